@@ -1,0 +1,11 @@
+"""What a careful analyst tries first. Every report prints these beside the models.
+
+Real tensors exist where each of them beats every factor model, so a model that does not beat them
+has no business being used there.
+"""
+
+from jointensor.baselines.fitting import Baseline, fit_baselines
+from jointensor.baselines.interp import Interpolation
+from jointensor.baselines.tables import Mean, Tables, fit_bias, fit_tables
+
+__all__ = ["Baseline", "Interpolation", "Mean", "Tables", "fit_baselines", "fit_bias", "fit_tables"]

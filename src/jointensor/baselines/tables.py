@@ -1,0 +1,148 @@
+"""Shrunk means over subsets of modes, added up: ``x̂ = mean + Σ_S t_S(i_S)``.
+
+One table holds a number per *observed* combination of the labels of a subset S. With singletons only
+this is the additive ridge-bias predictor; with larger subsets it is what a careful analyst tabulates
+first. Tables are fitted in turn on what the others leave (backfitting): the number of a combination is
+the mean of its ``n`` residuals, shrunk towards zero by ``n / (n + λ)``, with λ of each table chosen on
+the validation entries; ``λ = ∞`` leaves the table out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jointensor.data.sparse import SparseTensor, cell_keys
+
+SHRINKAGE = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, math.inf)
+"""Values of λ that are tried for each table."""
+
+BIAS_SHRINKAGE = (1.0, 3.0, 10.0, 30.0, 100.0)
+"""Values of λ that are tried for the biases, all of them together."""
+
+DEFAULT_SHRINKAGE = 10.0
+"""λ where there are no validation entries to choose it."""
+
+ROUNDS = 20
+"""Most passes over all tables; fitting stops earlier when validation no longer improves."""
+
+MAX_SUBSETS = 30
+"""Most tables in a model; smaller subsets come first."""
+
+
+@dataclass(frozen=True)
+class Mean:
+    """One number for every entry: the mean of the training values."""
+
+    mean: float
+
+    def predict(self, indices: NDArray[np.integer]) -> NDArray[np.float64]:
+        """The mean, once per entry."""
+        return np.full(len(indices), self.mean)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Numbers for the observed label combinations of some modes."""
+
+    modes: tuple[int, ...]
+    sizes: tuple[int, ...]
+    keys: NDArray[np.int64]
+    """Sorted cell keys of the combinations, shape ``(combinations,)``."""
+    effects: NDArray[np.float64]
+    """One number per combination and a last 0 for all others, shape ``(combinations + 1,)``."""
+
+    def find(self, indices: NDArray[np.integer]) -> NDArray[np.int32]:
+        """Row of each entry's combination; the last row where it was never observed."""
+        columns = indices[:, self.modes]
+        known = (columns >= 0).all(axis=1)
+        keys = cell_keys(np.where(known[:, None], columns, 0), self.sizes)
+        rows = np.searchsorted(self.keys, keys)
+        rows[rows == len(self.keys)] = 0
+        return np.where(known & (self.keys[rows] == keys), rows, len(self.keys)).astype(np.int32)
+
+
+@dataclass(frozen=True)
+class Tables:
+    """A mean and a sum of tables."""
+
+    mean: float
+    tables: tuple[Table, ...]
+    shrinkage: tuple[float, ...]
+
+    def predict(self, indices: NDArray[np.integer]) -> NDArray[np.float64]:
+        """Sum of the numbers found; a combination never observed adds nothing."""
+        value = np.full(len(indices), self.mean)
+        for table in self.tables:
+            value += table.effects[table.find(indices)]
+        return value
+
+
+def fit_bias(train: SparseTensor, valid: SparseTensor) -> Tables:
+    """The additive ridge-bias predictor: a mean, one number per label, one λ for all of them."""
+    parts = [_Fitting(train, valid, (n,)) for n in range(train.n_modes)]
+    grid = BIAS_SHRINKAGE if len(valid) else (DEFAULT_SHRINKAGE,)
+    fits = [_backfit(parts, train, valid, (shrinkage,)) for shrinkage in grid]
+    return min(fits, key=lambda fit: fit[0])[1]
+
+
+def fit_tables(train: SparseTensor, valid: SparseTensor) -> Tables:
+    """Tables over every proper subset of modes, small subsets first."""
+    subsets = [s for k in range(1, train.n_modes) for s in combinations(range(train.n_modes), k)]
+    parts = [_Fitting(train, valid, modes) for modes in subsets[:MAX_SUBSETS]]
+    return _backfit(parts, train, valid, SHRINKAGE if len(valid) else (DEFAULT_SHRINKAGE,))[1]
+
+
+class _Fitting:
+    """One table while it is fitted: where each training and validation entry finds its number."""
+
+    def __init__(self, train: SparseTensor, valid: SparseTensor, modes: tuple[int, ...]) -> None:
+        sizes = tuple(train.shape[n] for n in modes)
+        keys, rows = np.unique(cell_keys(train.indices[:, modes], sizes), return_inverse=True)
+        self.table = Table(modes, sizes, keys, np.zeros(len(keys) + 1))
+        self.train_rows = rows.astype(np.int32)
+        self.valid_rows = self.table.find(valid.indices)
+        self.counts = np.bincount(rows, minlength=len(keys) + 1)
+        self.shrinkage = math.inf
+
+    def refit(
+        self, left: NDArray[np.float64], valid_left: NDArray[np.float64], grid: Sequence[float]
+    ) -> None:
+        """Best table for what is left of the values; ``left`` and ``valid_left`` are updated in place."""
+        old = self.table.effects
+        sums = np.bincount(self.train_rows, left, minlength=len(old)) + self.counts * old
+        steps = [(sums / (self.counts + shrinkage) - old, shrinkage) for shrinkage in grid]
+        errors = [np.sum((valid_left - step[self.valid_rows]) ** 2) for step, _ in steps]
+        step, self.shrinkage = steps[int(np.argmin(errors))]
+        left -= step[self.train_rows]
+        valid_left -= step[self.valid_rows]
+        self.table = replace(self.table, effects=old + step)
+
+    def reset(self) -> None:
+        """Forget what was fitted."""
+        self.table = replace(self.table, effects=np.zeros(len(self.table.effects)))
+
+
+def _backfit(
+    parts: Sequence[_Fitting], train: SparseTensor, valid: SparseTensor, grid: Sequence[float]
+) -> tuple[float, Tables]:
+    """Validation error and tables of the round that validates best."""
+    mean = float(train.values.mean(dtype=np.float64))
+    left = train.values - np.float64(mean)  # (training entries,)
+    valid_left = valid.values - np.float64(mean)
+    lowest, best = math.inf, Tables(mean, (), ())
+    for part in parts:
+        part.reset()
+    for _ in range(ROUNDS):
+        for part in parts:
+            part.refit(left, valid_left, grid)
+        error = math.sqrt(np.mean((valid_left if len(valid) else left) ** 2))
+        if error > lowest * (1 - 1e-4):
+            break
+        lowest, best = error, Tables(mean, tuple(p.table for p in parts), tuple(p.shrinkage for p in parts))
+    return lowest, best

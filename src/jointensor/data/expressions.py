@@ -1,0 +1,139 @@
+"""What a mode is made of: a column, a short form for dates, or an SQL expression with a name.
+
+    user                        a column
+    date=day(Date/Time)         a short form, see jointensor.data.times
+    lat=ROUND(Lat, 3)           a polars SQL expression over the columns
+
+Expressions are stored with a run and applied again to raw queries.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+import polars as pl
+
+from jointensor.data.modes import Order
+from jointensor.data.times import SHORT_FORMS, also_day_first, read_times
+from jointensor.errors import DataError
+
+_CALL = re.compile(r"(\w+)\((.*)\)$", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class ModeExpression:
+    """A named recipe for the labels of a mode."""
+
+    name: str
+    text: str
+    format: str | None = None
+    """How a short form's column is written; found when the training table is read."""
+
+    @classmethod
+    def parse(cls, text: str) -> ModeExpression:
+        """``"user"`` or ``"NAME=EXPRESSION"``.
+
+        >>> ModeExpression.parse("date=day(Date/Time)")
+        ModeExpression(name='date', text='day(Date/Time)', format=None)
+        """
+        name, sign, expression = text.partition("=")
+        if not name.strip() or (sign and not expression.strip()):
+            raise DataError(f"mode '{text}': write NAME=EXPRESSION or the name of a column")
+        return cls(name.strip(), expression.strip() if sign else name.strip())
+
+    @property
+    def order(self) -> Order | None:
+        """The order a short form implies; ``None`` where the labels must tell."""
+        short = self._short_form()
+        return None if short is None else SHORT_FORMS[short[0]][1]
+
+    def columns(self) -> list[str]:
+        """The columns this expression reads."""
+        short = self._short_form()
+        if short is not None:
+            return [short[1]]
+        try:
+            return list(dict.fromkeys(pl.sql_expr(self.text).meta.root_names()))
+        except pl.exceptions.PolarsError:
+            return [self.text]  # a column whose name is no SQL
+
+    def evaluate(self, frame: pl.DataFrame) -> tuple[pl.Series, ModeExpression, list[str]]:
+        """Labels of every row as text, the expression as it was resolved, and notes for the user."""
+        if self.text in frame.columns:
+            return as_labels(frame[self.text]), self, []
+        short = self._short_form()
+        if short is not None:
+            return self._evaluate_short(frame, *short)
+        return as_labels(self._evaluate_sql(frame)), self, []
+
+    def _short_form(self) -> tuple[str, str] | None:
+        call = _CALL.match(self.text)
+        if call is None or call[1].lower() not in SHORT_FORMS:
+            return None
+        return call[1].lower(), call[2].strip().strip('"')
+
+    def _evaluate_short(self, frame: pl.DataFrame, function: str, name: str) -> tuple[pl.Series, ModeExpression, list[str]]:
+        column = column_of(frame, name, f"mode '{self.name}'")
+        times, format_ = read_times(column, self.format)
+        notes = []
+        if self.format is None and also_day_first(column, format_):
+            notes.append(
+                f"column '{name}' was read month first ({format_}), though it could be day first; "
+                "rewrite it as year-month-day if that is wrong"
+            )
+        return SHORT_FORMS[function][0](times), replace(self, format=format_), notes
+
+    def _evaluate_sql(self, frame: pl.DataFrame) -> pl.Series:
+        try:
+            expression = pl.sql_expr(self.text)
+            return as_numbers_where_possible(frame, expression).select(expression.alias(self.name))[self.name]
+        except pl.exceptions.ColumnNotFoundError as error:
+            raise DataError(f"mode '{self.name}={self.text}': {_first_line(error)}") from None
+        except pl.exceptions.PolarsError as error:
+            raise DataError(
+                f"mode '{self.name}={self.text}' is neither a column ({_list(frame)}) "
+                f"nor an expression that can be evaluated: {_first_line(error)}"
+            ) from None
+
+
+def column_of(frame: pl.DataFrame, name: str, what: str) -> pl.Series:
+    """A column by name, or an error that lists those there are."""
+    if name not in frame.columns:
+        raise DataError(f"{what}: there is no column '{name}'; the columns are {_list(frame)}")
+    return frame[name]
+
+
+def as_numbers_where_possible(frame: pl.DataFrame, expression: pl.Expr) -> pl.DataFrame:
+    """The frame with those text columns that the expression reads cast to numbers, if all their values are."""
+    for name in dict.fromkeys(expression.meta.root_names()):
+        if name in frame.columns and frame[name].dtype == pl.String:
+            for dtype in (pl.Int64, pl.Float64):
+                numbers = frame[name].cast(dtype, strict=False)
+                if numbers.null_count() == frame[name].null_count():
+                    frame = frame.with_columns(numbers)
+                    break
+    return frame
+
+
+def as_labels(column: pl.Series) -> pl.Series:
+    """A column as label text: text as written, whole numbers without a fraction, dates by ISO 8601."""
+    if column.dtype == pl.String:
+        return column
+    if column.dtype.is_float():
+        whole = column.cast(pl.Int64, strict=False)
+        same = (whole.cast(pl.Float64) == column.cast(pl.Float64)).fill_null(value=False)
+        return whole.cast(pl.String).zip_with(same, column.cast(pl.String))
+    try:
+        return column.cast(pl.String)
+    except pl.exceptions.PolarsError:
+        raise DataError(f"column '{column.name}' of type {column.dtype} cannot be used as labels") from None
+
+
+def _list(frame: Any) -> str:
+    return ", ".join(frame.columns)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]

@@ -1,0 +1,136 @@
+"""Training, validation and test entries: seeded, disjoint, the same in every process.
+
+``standard`` can be repeated with NumPy alone::
+
+    p = numpy.random.default_rng(seed).permutation(n)
+    test, rest = p[: n // 5], p[n // 5 :]
+    valid, train = rest[: len(rest) // 10], rest[len(rest) // 10 :]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jointensor.data.sparse import SparseTensor, cell_keys
+from jointensor.errors import ConfigError
+
+RULES = "standard, first:N, time:MODE, slices:MODE or group:MODE,MODE"
+
+
+@dataclass(frozen=True)
+class Split:
+    """Entries to learn from, to stop by and to judge by."""
+
+    train: SparseTensor
+    valid: SparseTensor
+    test: SparseTensor
+    rule: str = "standard"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.train) == 0:
+            raise ConfigError(f"split '{self.rule}' leaves no training entries; lower the test share")
+
+
+def split(
+    tensor: SparseTensor, *, rule: str = "standard", test: float = 0.2, valid: float = 0.1, seed: int = 0
+) -> Split:
+    """Divide the entries of a tensor.
+
+    Parameters
+    ----------
+    tensor
+        All observed entries.
+    rule
+        ``standard``: at random. ``first:N``: the first N entries are for training, the others for
+        testing. ``time:MODE``: the latest labels of a mode are for testing. ``slices:MODE``: whole
+        labels, drawn at random. ``group:A,B``: entries that share their labels of these modes stay on
+        one side, in validation too.
+    test
+        Share of all entries that is kept for testing; 0 keeps none.
+    valid
+        Share of the remaining entries that decides when to stop. By ``time`` and ``slices`` it is
+        drawn at random, since a label without training entries cannot tell when to stop.
+    seed
+        Of the permutation; nothing else depends on it.
+
+    Examples
+    --------
+    >>> parts = split(SparseTensor.from_dense([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), valid=0.2)
+    >>> len(parts.train), len(parts.valid), len(parts.test)
+    (4, 1, 1)
+    """
+    _check_share("test", test)
+    _check_share("valid", valid)
+    kind, _, argument = rule.partition(":")
+    order = np.random.default_rng(seed).permutation(len(tensor))
+    if kind == "standard" and not argument:
+        held, rest = _cut(order, test)
+    elif kind == "first":
+        held, rest = _first(order, argument)
+    elif kind in ("time", "slices") and argument:
+        held, rest = _whole_labels(tensor, order, tensor.mode(argument), test, latest=kind == "time", seed=seed)
+    elif kind == "group" and argument:
+        return _by_group(tensor, argument, test, valid, seed, rule)
+    else:
+        raise ConfigError(f"split '{rule}' is not known; give {RULES}")
+    chosen, learnt = _cut(rest, valid)
+    return Split(tensor.take(learnt), tensor.take(chosen), tensor.take(held), rule, seed)
+
+
+def with_test(tensor: SparseTensor, test: SparseTensor, *, valid: float = 0.1, seed: int = 0) -> Split:
+    """All entries for learning and stopping, and another tensor, over the same modes, for testing."""
+    parts = split(tensor, test=0.0, valid=valid, seed=seed)
+    return Split(parts.train, parts.valid, test, "file", seed)
+
+
+def share_of(n: int, share: float) -> int:
+    """``floor(n · share)`` in decimal arithmetic: a fifth of n is exactly ``n // 5``."""
+    return int(n * Fraction(str(share)))
+
+
+def _check_share(name: str, share: float) -> None:
+    if not 0 <= share < 1:
+        raise ConfigError(f"the {name} share is {share:g}; it must be at least 0 and less than 1")
+
+
+def _cut(order: NDArray[np.integer], share: float) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
+    n = share_of(len(order), share)
+    return order[:n], order[n:]
+
+
+def _first(order: NDArray[np.integer], argument: str) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
+    if not argument.isdigit() or not 0 < int(argument) <= len(order):
+        raise ConfigError(f"split 'first:{argument}': give a number of entries between 1 and {len(order)}")
+    early = order < int(argument)
+    return np.sort(order[~early]), order[early]
+
+
+def _whole_labels(
+    tensor: SparseTensor, order: NDArray[np.integer], mode: int, share: float, *, latest: bool, seed: int
+) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
+    """Whole labels for testing, the latest or random ones, until their entries reach the share."""
+    column = tensor.indices[:, mode]
+    counts = np.bincount(column, minlength=tensor.shape[mode])
+    labels = np.flatnonzero(counts)
+    labels = labels[::-1] if latest else np.random.default_rng([seed, 1]).permutation(labels)
+    wanted = share_of(len(tensor), share)
+    taken = int(np.searchsorted(np.cumsum(counts[labels]), wanted)) + 1 if wanted else 0
+    held = np.isin(column[order], labels[: min(taken, len(labels) - 1)])
+    return np.sort(order[held]), order[~held]
+
+
+def _by_group(tensor: SparseTensor, argument: str, test: float, valid: float, seed: int, rule: str) -> Split:
+    columns = [tensor.mode(name.strip()) for name in argument.split(",")]
+    keys = cell_keys(tensor.indices[:, columns], [tensor.shape[c] for c in columns])
+    groups, member = np.unique(keys, return_inverse=True)
+    held, rest = _cut(np.random.default_rng(seed).permutation(len(groups)), test)
+    chosen, _ = _cut(rest, valid)
+    side = np.zeros(len(groups), dtype=np.int8)
+    side[held], side[chosen] = 2, 1
+    train, stop, judge = (tensor.take(np.flatnonzero(side[member] == k)) for k in (0, 1, 2))
+    return Split(train, stop, judge, rule, seed)

@@ -1,0 +1,218 @@
+"""Tables of observations: rows in, tensor out, and back; queries by the same rules.
+
+Counting events (``value="count"`` where no column has that name) makes a tensor of the cells in which
+something happened; an absent cell is unknown, so predictions are conditional on something having
+happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, get_args
+
+import narwhals as nw
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from jointensor.data.expressions import ModeExpression, column_of
+from jointensor.data.modes import UNSEEN, Mode, guess_order, sort_labels
+from jointensor.data.reading import Reading
+from jointensor.data.sparse import SparseTensor
+from jointensor.errors import ConfigError, DataError
+from jointensor.registry import nearest
+
+Duplicates = Literal["error", "sum", "mean", "count", "last"]
+COUNT = "count"
+ABSENCE = (
+    "counting events: a cell without events is unknown to the model, not zero, so predictions are "
+    "conditional on something having happened"
+)
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """How a table becomes a tensor. Stored with a run and applied again to queries."""
+
+    modes: tuple[ModeExpression, ...]
+    value: str
+    duplicates: Duplicates = "error"
+    separator: str | None = None
+    header: bool = True
+    columns: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.duplicates not in get_args(Duplicates):
+            raise ConfigError(f"duplicates '{self.duplicates}': {nearest(self.duplicates, get_args(Duplicates))}")
+
+    @classmethod
+    def of(cls, modes: Sequence[str] | Mapping[str, str], value: str, **options: Any) -> TableSpec:
+        """From a list of columns (or ``NAME=EXPRESSION`` texts), or from a mapping of names to expressions."""
+        if isinstance(modes, Mapping):
+            parsed = tuple(ModeExpression(name, text) for name, text in modes.items())
+        else:
+            parsed = tuple(ModeExpression.parse(text) for text in modes)
+        return cls(parsed, value, **options)
+
+    def counts_rows(self, table: pl.DataFrame) -> bool:
+        """Whether the value of a cell is its number of rows: ``count``, unless a column is called so."""
+        return self.value == COUNT and COUNT not in table.columns
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for ``config.json``."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> TableSpec:
+        """The inverse of :meth:`to_dict`."""
+        modes = tuple(ModeExpression(**mode) for mode in data["modes"])
+        columns = None if data["columns"] is None else tuple(data["columns"])
+        return cls(**{**data, "modes": modes, "columns": columns})
+
+
+def to_polars(frame: Any) -> pl.DataFrame:
+    """A frame of any brand as polars."""
+    if isinstance(frame, pl.DataFrame):
+        return frame
+    try:
+        return nw.from_native(frame, eager_only=True).to_polars()
+    except TypeError:
+        raise DataError(f"{type(frame).__name__} is not a data frame (pandas, polars, pyarrow)") from None
+
+
+def frame_to_tensor(frame: Any, spec: TableSpec) -> Reading:
+    """Encode labels, apply the rule for duplicates, and sort the cells by index.
+
+    Parameters
+    ----------
+    frame
+        pandas, polars or pyarrow.
+    spec
+        Modes, value column and rule for duplicates.
+    """
+    table = to_polars(frame)
+    if not table.height:
+        raise DataError("the table has no rows")
+    counting = spec.counts_rows(table)
+    notes = [ABSENCE] if counting else []
+    values = _values(table, spec)
+    modes, codes, resolved = [], {}, []
+    for n, expression in enumerate(spec.modes):
+        labels, expression_, more = expression.evaluate(table)
+        _refuse_missing(labels, f"mode '{expression.name}'")
+        mode = _make_mode(expression_, labels)
+        codes[f"code_{n}"] = _codes(labels, mode)
+        modes.append(mode)
+        resolved.append(expression_)
+        notes += more
+    cells = _merge(pl.DataFrame(codes).with_columns(values), "count" if counting else spec.duplicates, modes)
+    indices = cells.select(codes.keys()).to_numpy()
+    tensor = SparseTensor(indices, cells["value"].to_numpy(), modes)
+    return Reading(tensor, replace(spec, modes=tuple(resolved)), tuple(notes))
+
+
+def tensor_to_frame(tensor: SparseTensor, value: str = "value") -> pl.DataFrame:
+    """One column of labels per mode (numbers, where a mode has no labels), then the values."""
+    return labels_frame(tensor.modes, tensor.indices).with_columns(pl.Series(value, tensor.values))
+
+
+def labels_frame(modes: Sequence[Mode], indices: NDArray[np.integer]) -> pl.DataFrame:
+    """Labels of entries, one column per mode."""
+    columns = []
+    for n, mode in enumerate(modes):
+        positions = pl.Series(mode.name, np.ascontiguousarray(indices[:, n]))
+        labels = None if mode.labels is None else pl.Series(mode.name, mode.labels, dtype=pl.String)
+        columns.append(positions if labels is None else labels.gather(positions).alias(mode.name))
+    return pl.DataFrame(columns)
+
+
+def encode_frame(frame: Any, modes: Sequence[Mode], spec: TableSpec | None) -> NDArray[np.int64]:
+    """Indices of queries, -1 for labels that the modes do not have.
+
+    A mode's expression is applied where the frame has the columns it reads; otherwise the frame must
+    have a column with the mode's name, holding labels.
+    """
+    table = to_polars(frame)
+    expressions = {e.name: e for e in spec.modes} if spec is not None else {}
+    indices = np.empty((table.height, len(modes)), dtype=np.int64)
+    for n, mode in enumerate(modes):
+        expression = expressions.get(mode.name, ModeExpression(mode.name, mode.name))
+        if expression.text not in table.columns and not set(expression.columns()) <= set(table.columns):
+            if mode.name not in table.columns:
+                needs = ", ".join(f"'{c}'" for c in expression.columns())
+                raise DataError(
+                    f"the queries need a column '{mode.name}' with labels, or what it is made from ({needs}); "
+                    f"their columns are {', '.join(table.columns)}"
+                )
+            expression = ModeExpression(mode.name, mode.name)
+        labels = expression.evaluate(table)[0]
+        indices[:, n] = _codes(labels, mode).fill_null(UNSEEN).to_numpy()
+    return indices
+
+
+def query_values(frame: pl.DataFrame, spec: TableSpec | None, value: str = "value") -> NDArray[np.float64]:
+    """The observed values in a table of queries."""
+    name = value if spec is None else spec.value
+    return _numbers(column_of(frame, name, "the value")).to_numpy()
+
+
+def refuse_columns(frame: pl.DataFrame, names: Iterable[str]) -> None:
+    """Refuse to overwrite a column of the user's."""
+    for name in names:
+        if name in frame.columns:
+            raise DataError(f"the queries already have a column '{name}'; rename it, since the answer goes there")
+
+
+def _values(table: pl.DataFrame, spec: TableSpec) -> pl.Series:
+    if spec.counts_rows(table):
+        return pl.repeat(1.0, table.height, eager=True).alias("value")
+    return _numbers(column_of(table, spec.value, "the value")).alias("value")
+
+
+def _numbers(column: pl.Series) -> pl.Series:
+    """A column as finite numbers, or an error that names the row."""
+    _refuse_missing(column, f"value '{column.name}'")
+    numbers = column.cast(pl.Float64, strict=False)
+    if numbers.null_count():
+        row = int(numbers.is_null().arg_max() or 0)
+        raise DataError(f"row {row + 1}: the value '{column[row]}' in column '{column.name}' is not a number")
+    finite = numbers.is_finite()
+    if not finite.all():
+        row = int((~finite).arg_max() or 0)
+        raise DataError(f"row {row + 1}: the value in column '{column.name}' is {numbers[row]}; values must be finite")
+    return numbers
+
+
+def _refuse_missing(column: pl.Series, what: str) -> None:
+    if column.null_count():
+        row = int(column.is_null().arg_max() or 0)
+        raise DataError(f"row {row + 1} has nothing for {what}; fill it in or drop the row (is the file cut off?)")
+
+
+def _make_mode(expression: ModeExpression, labels: pl.Series) -> Mode:
+    distinct = tuple(sort_labels(labels.unique().to_list()))
+    return Mode(expression.name, len(distinct), distinct, expression.order or guess_order(expression.name, distinct))
+
+
+def _codes(labels: pl.Series, mode: Mode) -> pl.Series:
+    if mode.labels is None:
+        return pl.Series(mode.encode(labels.to_list()))
+    return labels.cast(pl.Enum(mode.labels), strict=False).to_physical().cast(pl.Int64)
+
+
+def _merge(cells: pl.DataFrame, rule: str, modes: Sequence[Mode]) -> pl.DataFrame:
+    """One row per cell, sorted by index."""
+    keys = [name for name in cells.columns if name != "value"]
+    if rule == "error":
+        repeated = cells.filter(cells.select(keys).is_duplicated())
+        if repeated.height:
+            cell = ", ".join(f"{m.name}={m.label(repeated[k][0])}" for m, k in zip(modes, keys, strict=True))
+            raise DataError(
+                f"{repeated.height:,} rows share their cell with another row, the first is {cell}; "
+                "choose a rule: --duplicates sum, mean, count or last"
+            )
+        return cells.sort(keys)
+    value = pl.col("value")
+    rules = {"sum": value.sum(), "mean": value.mean(), "count": pl.len().cast(pl.Float64), "last": value.last()}
+    return cells.group_by(keys, maintain_order=True).agg(rules[rule].alias("value")).sort(keys)

@@ -1,0 +1,141 @@
+"""FROSTT's text format: one entry per line, one-based indices, then the value; ``#`` starts a comment.
+
+Labels come from ``.map`` files beside it, one label per line: ``mode-1-sender.map`` names the first mode
+``sender`` and labels it; ``NAME.mode-1-sender.map`` does so for ``NAME.tns`` alone. Either may be
+gzipped.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from jointensor.data.modes import Mode, guess_order
+from jointensor.data.sparse import SparseTensor
+from jointensor.errors import DataError
+
+
+def read_tns(path: Path) -> SparseTensor:
+    """A tensor from ``.tns`` or ``.tns.gz``, entries in file order."""
+    numbers = _read_numbers(path)
+    indices = numbers[:, :-1] - 1
+    if indices.shape[1] < 2:
+        raise DataError(f"{path}: a line has {numbers.shape[1]} fields; a tensor needs at least two indices and a value")
+    _check_indices(path, indices)
+    maps = _read_maps(path, indices.shape[1])
+    modes = []
+    for n, top in enumerate(indices.max(axis=0)):
+        name, labels = maps.get(n, (f"mode_{n}", None))
+        if labels is not None and len(labels) <= top:
+            raise DataError(f"{path}: mode '{name}' has index {int(top) + 1}, but its .map file has {len(labels)} labels")
+        modes.append(Mode(name, int(top) + 1 if labels is None else len(labels), labels, guess_order(name, labels)))
+    try:
+        return SparseTensor(indices.astype(np.int64), numbers[:, -1], modes)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+
+
+def write_tns(tensor: SparseTensor, path: Path) -> None:
+    """Write ``.tns`` or ``.tns.gz``, and a ``.map`` file beside it for every labelled mode."""
+    table = pl.DataFrame({f"i{n}": tensor.indices[:, n].astype(np.int64) + 1 for n in range(tensor.n_modes)})
+    text = table.with_columns(value=pl.Series(tensor.values)).write_csv(include_header=False, separator=" ")
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    stem = path.name.split(".tns")[0]
+    for n, mode in enumerate(tensor.modes):
+        if mode.labels is not None:
+            lines = "".join(f"{label}\n" for label in mode.labels)
+            path.with_name(f"{stem}.mode-{n + 1}-{mode.name}.map").write_text(lines, encoding="utf-8")
+
+
+def _read_bytes(path: Path) -> bytes:
+    data = path.read_bytes()
+    if path.suffix != ".gz":
+        return data
+    try:
+        return gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} cannot be unpacked: {error} (is the file cut off?)") from None
+
+
+def _read_numbers(path: Path) -> NDArray[np.float64]:
+    """All lines as numbers, ``(entries, modes + 1)``."""
+    data = _read_bytes(path)
+    first = next(_data_lines(data), None)
+    if first is None:
+        raise DataError(f"{path} has no entries")
+    try:
+        # FROSTT's own files have single blanks: read those at full speed, anything else after tidying
+        table = _parse(data if _single_blanks(first[1]) else _tidy(data), fields=len(first[1].split()))
+    except pl.exceptions.PolarsError:
+        table = None
+    if table is None or table.null_count().sum_horizontal()[0]:
+        table = _parse(_tidy(data, path), fields=len(first[1].split()))
+    return table.to_numpy()
+
+
+def _parse(data: bytes, fields: int) -> pl.DataFrame:
+    schema = {f"f{n}": pl.Float64 for n in range(fields)}
+    return pl.read_csv(io.BytesIO(data), separator=" ", has_header=False, comment_prefix="#", schema=schema)
+
+
+def _single_blanks(line: str) -> bool:
+    return line == " ".join(line.split())
+
+
+def _tidy(data: bytes, path: Path | None = None) -> bytes:
+    """Lines with single blanks; with a path every line is checked, and the first bad one named."""
+    lines, fields = [], None
+    for number, line in _data_lines(data):
+        words = line.split()
+        if path is not None:
+            fields = len(words) if fields is None else fields
+            if len(words) != fields:
+                raise DataError(f"{path}, line {number}: {len(words)} fields, the first entry has {fields} (is the file cut off?)")
+            wrong = next((word for word in words if not _is_number(word)), None)
+            if wrong is not None:
+                raise DataError(f"{path}, line {number}: '{wrong}' is not a number")
+        lines.append(" ".join(words))
+    return "\n".join(lines).encode()
+
+
+def _data_lines(data: bytes) -> Iterator[tuple[int, str]]:
+    for number, raw in enumerate(io.BytesIO(data), start=1):
+        line = raw.decode("utf-8", errors="replace").partition("#")[0].strip()
+        if line:
+            yield number, line
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _check_indices(path: Path, indices: NDArray[np.float64]) -> None:
+    for wrong, what in ((indices != np.floor(indices), "not a whole number"), (indices < 0, "below 1; indices are one-based")):
+        if wrong.any():
+            row, n = np.argwhere(wrong)[0]
+            number = next(number for k, (number, _) in enumerate(_data_lines(_read_bytes(path))) if k == row)
+            raise DataError(f"{path}, line {number}: index {indices[row, n] + 1:g} of mode {n + 1} is {what}")
+
+
+def _read_maps(path: Path, n_modes: int) -> dict[int, tuple[str, tuple[str, ...]]]:
+    stem = re.escape(path.name.split(".tns")[0])
+    found: dict[int, tuple[str, tuple[str, ...]]] = {}
+    for pattern in (r"mode-(\d+)-(.+?)\.map(\.gz)?$", stem + r"[._-]mode-(\d+)-(.+?)\.map(\.gz)?$"):
+        for file in sorted(path.parent.iterdir()):
+            match = re.match(pattern, file.name)
+            if match and 1 <= int(match[1]) <= n_modes:
+                text = _read_bytes(file).decode("utf-8", errors="replace")
+                found[int(match[1]) - 1] = match[2], tuple(text.splitlines())
+    return found

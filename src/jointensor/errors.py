@@ -1,0 +1,21 @@
+"""Every error a user can cause, by kind. Each message names what was given and what to do."""
+
+
+class JointensorError(Exception):
+    """Base of all errors raised on purpose; the command line prints its message and exits with 1."""
+
+
+class DataError(JointensorError, ValueError):
+    """The observations are not a tensor: a bad value, label, index, column or file."""
+
+
+class ConfigError(JointensorError, ValueError):
+    """An option, or a combination of options, that has no meaning."""
+
+
+class RunError(JointensorError):
+    """A run folder that cannot be made, is unfinished, or is not what was written."""
+
+
+class MissingPackageError(JointensorError, ImportError):
+    """An optional package is needed for what was asked."""

@@ -1,0 +1,1 @@
+"""Looking at a trained model: figures, factor matching, components."""

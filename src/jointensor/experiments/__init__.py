@@ -1,0 +1,1 @@
+"""Experiments: whole runs into folders, and the paper's claims."""

@@ -1,0 +1,150 @@
+"""The joint model: every entry is a multilinear part plus a nonlinear part.
+
+    x̂(i_1, …, i_N) = g({A_n(i_n,:)}) + f({B_n(i_n,:)}; θ)                     eq. (1)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from jointensor.errors import ConfigError
+from jointensor.models.factors import Factors
+from jointensor.models.multilinear import Multilinear, linear_spec
+from jointensor.models.nonlinear.base import describe_nonlinear, make_nonlinear
+
+LINKS: dict[str, Callable[[Tensor], Tensor]] = {"identity": lambda score: score, "softplus": nn.functional.softplus}
+"""How the score g + f becomes a value: unchanged, or made positive for losses that need it."""
+
+
+class NonlinearHalf(nn.Module):
+    """f with its own factor matrices B_n: Θ_N of the paper."""
+
+    def __init__(self, shape: Sequence[int], width: int, part: str | type[nn.Module] | nn.Module) -> None:
+        super().__init__()
+        self.factors = Factors(shape, width)
+        self.part = make_nonlinear(part, len(shape), width)
+
+    def forward(self, indices: Tensor) -> Tensor:
+        """f of the entries, ``(batch, modes)`` → ``(batch,)``."""
+        return self.part(self.factors(indices))
+
+
+class JointModel(nn.Module):
+    """g + f over a tensor of any number of modes.
+
+    Parameters
+    ----------
+    shape
+        Size of every mode, at least two modes.
+    rank
+        ``(R, F)``: R multilinear and F nonlinear components; either may be 0, not both.
+    linear
+        The multilinear half spelled out, for example ``"mean+bias+cp:4"``; replaces R.
+    nonlinear
+        f as a name with options, a class, or an instance.
+
+    Examples
+    --------
+    >>> model = JointModel((100, 80, 60), rank=(4, 16))
+    >>> model
+    JointModel 100 x 80 x 60: cp:4 + julia of width 16, 18,289 parameters
+    """
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        rank: tuple[int, int] = (4, 16),
+        *,
+        linear: str | None = None,
+        nonlinear: str | type[nn.Module] | nn.Module = "julia",
+    ) -> None:
+        super().__init__()
+        self.shape = tuple(int(size) for size in shape)
+        self.rank = check_rank(rank)
+        self.linear = linear_spec(self.rank[0]) if linear is None else linear
+        self.link = "identity"
+        if len(self.shape) < 2:
+            raise ConfigError(f"a tensor has at least two modes, shape {self.shape} has {len(self.shape)}")
+        g = Multilinear(self.shape, self.linear)
+        self.multilinear = g if len(g.blocks) else None
+        self.nonlinear = NonlinearHalf(self.shape, self.rank[1], nonlinear) if self.rank[1] else None
+        if self.multilinear is None and self.nonlinear is None:
+            raise ConfigError("rank 0/0 leaves nothing to fit; give at least one component, such as --rank 4/16")
+
+    def score(self, indices: Tensor) -> Tensor:
+        """g + f before the link, ``(batch, modes)`` → ``(batch,)``."""
+        halves = [half(indices) for half in (self.multilinear, self.nonlinear) if half is not None]
+        return halves[0] if len(halves) == 1 else halves[0] + halves[1]
+
+    def forward(self, indices: Tensor) -> Tensor:
+        """Values of the entries, ``(batch, modes)`` → ``(batch,)``."""
+        return LINKS[self.link](self.score(indices))
+
+    @property
+    def linear_factors(self) -> list[Tensor]:
+        """A_n of the CP block, each ``(I_n, R)``; empty without one."""
+        cp = self.multilinear.cp if self.multilinear is not None else None
+        return [table.detach() for table in cp.tables] if cp is not None else []
+
+    @property
+    def nonlinear_factors(self) -> list[Tensor]:
+        """B_n, each ``(I_n, F)``; empty when F = 0."""
+        return [] if self.nonlinear is None else [table.detach() for table in self.nonlinear.factors.tables]
+
+    def linear_parameters(self) -> list[nn.Parameter]:
+        """Θ_L."""
+        return [] if self.multilinear is None else list(self.multilinear.parameters())
+
+    def nonlinear_parameters(self) -> list[nn.Parameter]:
+        """Θ_N."""
+        return [] if self.nonlinear is None else list(self.nonlinear.parameters())
+
+    def n_parameters(self) -> int:
+        """How many numbers are learnt."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def config(self) -> dict[str, Any]:
+        """What :meth:`from_config` needs to build the same model, weights aside."""
+        part = None if self.nonlinear is None else describe_nonlinear(self.nonlinear.part)
+        return {
+            "shape": list(self.shape),
+            "rank": list(self.rank),
+            "linear": self.linear,
+            "nonlinear": part,
+            "link": self.link,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], nonlinear: type[nn.Module] | nn.Module | None = None) -> JointModel:
+        """A model of the given configuration, with all weights zero or random."""
+        part = nonlinear if nonlinear is not None else config["nonlinear"] or "julia"
+        rank = (int(config["rank"][0]), int(config["rank"][1]))
+        model = cls(config["shape"], rank, linear=config["linear"], nonlinear=part)
+        if config["link"] not in LINKS:
+            raise ConfigError(f"link '{config['link']}' is not one of {', '.join(LINKS)}")
+        model.link = config["link"]
+        return model
+
+    def __repr__(self) -> str:
+        width = f"{describe_nonlinear(self.nonlinear.part).partition(',')[0]} of width {self.rank[1]}" if self.nonlinear else ""
+        halves = " + ".join(filter(None, (self.linear, width)))
+        sizes = " x ".join(map(str, self.shape))
+        return f"JointModel {sizes}: {halves}, {self.n_parameters():,} parameters"
+
+
+def check_rank(rank: tuple[int, int]) -> tuple[int, int]:
+    """R and F as whole numbers, neither negative."""
+    if len(rank) != 2 or any(int(part) != part or part < 0 for part in rank):
+        raise ConfigError(f"rank {rank!r} is not (R, F) with two whole numbers, neither negative")
+    return int(rank[0]), int(rank[1])
+
+
+def evaluate_in_batches(half: Callable[[Tensor], Tensor], indices: Tensor, batch: int) -> Tensor:
+    """``half`` of many entries without gradients, ``(entries, modes)`` → ``(entries,)``."""
+    with torch.no_grad():
+        parts = [half(indices[start : start + batch]) for start in range(0, len(indices), batch)]
+    return torch.cat(parts) if parts else torch.zeros(0)

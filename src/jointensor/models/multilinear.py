@@ -1,0 +1,106 @@
+"""g: the multilinear half, a sum of blocks, each a sum of products over a subset of modes.
+
+=========  =======================================  ==========================
+block      value of an entry                        in the paper
+=========  =======================================  ==========================
+``mean``   one number                               –
+``bias``   Σ_n b_n(i_n)                             –
+``cp:R``   Σ_r Π_n A_n(i_n, r) over all modes       eq. (2), g itself
+=========  =======================================  ==========================
+
+Every block is linear in each of its tables when the others are fixed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from jointensor.errors import ConfigError
+from jointensor.models.factors import Factors
+from jointensor.registry import nearest
+
+
+class Product(nn.Module):
+    """Σ_r Π_{n ∈ modes} A_n(i_n, r): the one shape that all blocks share.
+
+    Without modes the product is empty and the block is one number, held in ``constant``.
+    """
+
+    def __init__(self, shape: Sequence[int], modes: Sequence[int], rank: int) -> None:
+        super().__init__()
+        self.modes = tuple(modes)
+        self.factors = Factors([shape[n] for n in modes], rank) if modes else None
+        self.constant = None if modes else nn.Parameter(torch.zeros(()))
+
+    def forward(self, indices: Tensor) -> Tensor:
+        """Values of the entries, ``(batch, all modes)`` → ``(batch,)``."""
+        if self.factors is None:
+            return self.constant.expand(len(indices))
+        rows = self.factors(indices[:, self.modes] if len(self.modes) < indices.shape[1] else indices)
+        return rows.prod(dim=1).sum(dim=1)  # (batch, modes, rank) → (batch, rank) → (batch,)
+
+
+class Multilinear(nn.Module):
+    """g = sum of named blocks.
+
+    Parameters
+    ----------
+    shape
+        Size of every mode.
+    spec
+        Blocks joined by ``+``, for example ``"mean+bias+cp:4"``; ``""`` is no block at all.
+    """
+
+    def __init__(self, shape: Sequence[int], spec: str) -> None:
+        super().__init__()
+        self.spec = spec
+        self.blocks = nn.ModuleDict(_make_blocks(shape, spec))
+
+    def forward(self, indices: Tensor) -> Tensor:
+        """g of the entries, ``(batch, modes)`` → ``(batch,)``."""
+        return torch.stack([block(indices) for block in self.blocks.values()]).sum(dim=0)
+
+    @property
+    def cp(self) -> Factors | None:
+        """The CP block's factor matrices A_n, or ``None`` when there is no such block."""
+        return self.blocks["cp"].factors if "cp" in self.blocks else None  # type: ignore[return-value]
+
+
+def linear_spec(rank: int) -> str:
+    """The multilinear half that the paper's R stands for."""
+    return f"cp:{rank}" if rank else ""
+
+
+def parse_blocks(spec: str) -> dict[str, int]:
+    """Block names and ranks of ``"mean+bias+cp:4"``.
+
+    >>> parse_blocks("mean + bias + cp:4")
+    {'mean': 1, 'bias': 1, 'cp': 4}
+    """
+    blocks: dict[str, int] = {}
+    for piece in filter(None, (piece.strip() for piece in spec.split("+"))):
+        name, sign, rank = piece.partition(":")
+        if name not in ("mean", "bias", "cp"):
+            raise ConfigError(f"there is no multilinear block '{name}'; {nearest(name, ('mean', 'bias', 'cp:R'))}")
+        if name in blocks:
+            raise ConfigError(f"block '{name}' occurs twice in '{spec}'")
+        if (name == "cp") != bool(sign) or (sign and not (rank.isdigit() and int(rank) > 0)):
+            raise ConfigError(f"'{piece}': write mean, bias, or cp:R with R at least 1")
+        blocks[name] = int(rank) if sign else 1
+    return blocks
+
+
+def _make_blocks(shape: Sequence[int], spec: str) -> dict[str, Product]:
+    every = range(len(shape))
+    made: dict[str, Product] = {}
+    for name, rank in parse_blocks(spec).items():
+        if name == "mean":
+            made["mean"] = Product(shape, (), rank)
+        elif name == "bias":
+            made |= {f"bias_{n}": Product(shape, (n,), rank) for n in every}
+        else:
+            made["cp"] = Product(shape, every, rank)
+    return made

@@ -1,0 +1,220 @@
+"""Fit a joint model to a split: attempts, restarts, and an outcome that is data, not a crash."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from jointensor.baselines.tables import Tables, fit_bias
+from jointensor.data.split import Split
+from jointensor.errors import ConfigError, DataError
+from jointensor.metrics import measure
+from jointensor.models.joint import JointModel, evaluate_in_batches
+from jointensor.training.history import Epoch, OnEpoch
+from jointensor.training.phases import train
+from jointensor.training.predictor import Predictor
+from jointensor.training.recipe import Recipe, make_recipe
+from jointensor.training.trainer import EVALUATION_BATCH, BudgetError, DivergedError, Entries, Trainer
+
+Outcome = Literal["converged", "budget", "diverged", "dead"]
+"""``converged``: the stopping rule fired. ``budget``: epochs or seconds ran out. ``diverged``: a loss
+was not finite. ``dead``: every prediction is the same number."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One start and how it ended."""
+
+    seed: int
+    outcome: Outcome
+    rfe: float
+    """On validation entries (training entries where there are none)."""
+    nonlinear_dead: bool
+    """Whether f ended as a constant, even if g carried the fit."""
+    state: dict[str, Tensor]
+    history: list[Epoch]
+
+    @property
+    def failed(self) -> bool:
+        """Whether the paper would start again: RFE ≥ 1, or nothing learnt at all."""
+        return self.outcome in ("diverged", "dead") or not self.rfe < 1
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A trained model and how it came about."""
+
+    predictor: Predictor
+    history: list[Epoch]
+    """All epochs of all attempts."""
+    outcome: Outcome
+    restarts: int
+    failed: bool
+    """Whether even the best attempt has a validation RFE ≥ 1."""
+    nonlinear_dead: bool
+    seed: int
+    seconds: float
+    recipe: Recipe
+
+    @property
+    def model(self) -> JointModel:
+        """The trained model."""
+        return self.predictor.model
+
+    def predict(self, indices: NDArray[np.integer]) -> NDArray[np.float32]:
+        """Values of entries, by index; see :class:`~jointensor.training.predictor.Predictor`."""
+        return self.predictor.predict(indices)
+
+
+def fit(
+    model: JointModel,
+    split: Split,
+    recipe: str | Recipe = "paper",
+    *,
+    seed: int = 0,
+    device: str = "auto",
+    budget: float = math.inf,
+    fallback: Tables | None = None,
+    on_epoch: OnEpoch | None = None,
+) -> Fit:
+    """Train a model on a split.
+
+    Parameters
+    ----------
+    model
+        Trained in place, from a new random start.
+    split
+        Training and validation entries; test entries are not read.
+    recipe
+        Every number of training, by name or as a :class:`~jointensor.training.recipe.Recipe`.
+    seed
+        Of everything random here. Same seed, same device, same result; torch's own random state is
+        left as it was.
+    device
+        ``auto`` takes a GPU where there is one.
+    budget
+        Seconds after which training stops with the best state so far.
+    fallback
+        Bias predictor for unseen labels, if there is one already.
+    on_epoch
+        Called with every row of the history.
+    """
+    recipe = make_recipe(recipe)
+    begin = time.monotonic()
+    _check(model, split, recipe)
+    place = pick_device(device)
+    model.to(place)
+    train_entries, valid_entries = (Entries.of(part, place) for part in (split.train, split.valid))
+    best: Attempt | None = None
+    history: list[Epoch] = []
+    for number in range(1 + recipe.restarts):
+        with _seeded(seed, number, place):
+            trainer = Trainer(
+                model, train_entries, valid_entries, recipe, attempt=number, deadline=begin + budget, on_epoch=on_epoch
+            )
+            attempt = _attempt(trainer, seed)
+        history += attempt.history
+        if best is None or (best.failed and attempt.rfe < best.rfe):
+            best = attempt
+        if not best.failed or time.monotonic() - begin > budget:
+            break
+    assert best is not None  # the loop runs at least once
+    model.load_state_dict(best.state)
+    fallback = fit_bias(split.train, split.valid) if fallback is None else fallback
+    return Fit(
+        predictor=Predictor(model, fallback),
+        history=history,
+        outcome=best.outcome,
+        restarts=number,
+        failed=best.failed,
+        nonlinear_dead=best.nonlinear_dead,
+        seed=seed,
+        seconds=time.monotonic() - begin,
+        recipe=recipe,
+    )
+
+
+def schedule_of(result: Fit) -> Recipe:
+    """The recipe that trains exactly as long as the best state of a fit took, without validation.
+
+    For training once more on all entries, where nothing is left to tell when to stop.
+    """
+    last = [row for row in result.history if row.attempt == result.history[-1].attempt]
+    best = max((row.epoch for row in last if row.best), default=len(last))
+    kept = [row for row in last if row.epoch <= best]
+    return replace(
+        result.recipe,
+        rounds=max((row.round for row in kept), default=0),
+        refine_epochs=sum(row.phase == "refine" for row in kept),
+        tolerance=0.0,
+        patience=0,
+    )
+
+
+def pick_device(device: str) -> torch.device:
+    """The device by name; ``auto`` is a GPU where there is one, else the CPU."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        place = torch.device(device)
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"device '{device}' cannot be used here: {str(error).splitlines()[0]}") from None
+    return place
+
+
+def _check(model: JointModel, split: Split, recipe: Recipe) -> None:
+    if model.shape != split.train.shape:
+        raise ConfigError(f"the model has shape {model.shape}, the tensor {split.train.shape}")
+    if recipe.loss == "kl" and split.train.values.min() < 0:
+        row = int(np.argmin(split.train.values))
+        raise DataError(f"the kl loss needs values of at least 0; there is a value of {split.train.values[row]:g}")
+
+
+def _attempt(trainer: Trainer, seed: int) -> Attempt:
+    model = trainer.model
+    trainer.start()
+    outcome: Outcome
+    try:
+        train(trainer)
+        outcome = "converged" if trainer.converged else "budget"
+    except DivergedError:
+        outcome = "diverged"
+    except BudgetError:
+        outcome = "budget"
+    if trainer.best_state is not None:
+        model.load_state_dict(trainer.best_state)
+    entries = trainer.valid if len(trainer.valid) else trainer.train
+    predicted = evaluate_in_batches(model, entries.indices, EVALUATION_BATCH)
+    if outcome != "diverged" and _constant(predicted, entries.values):
+        outcome = "dead"
+    f = model.nonlinear
+    dead = f is not None and _constant(evaluate_in_batches(f, entries.indices, EVALUATION_BATCH), entries.values)
+    state = {k: v.detach().clone() for k, v in model.state_dict().items()}
+    rfe = measure(predicted.cpu(), entries.values.cpu()).rfe
+    return Attempt(seed, outcome, rfe if math.isfinite(rfe) else math.inf, dead, state, trainer.history)
+
+
+def _constant(predicted: Tensor, values: Tensor) -> bool:
+    """Whether predictions do not vary, though the values do."""
+    if len(values) < 2 or float(values.std()) == 0:
+        return False
+    return float(predicted.std()) <= 1e-6 * float(values.std())
+
+
+@contextmanager
+def _seeded(seed: int, attempt: int, device: torch.device) -> Iterator[None]:
+    """Torch's random state set from a seed, and put back afterwards."""
+    state: Any = np.random.SeedSequence([seed, attempt]).generate_state(1, np.uint64)[0]
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(int(state))
+        yield

@@ -1,0 +1,101 @@
+"""The algorithm of the paper, one function per phase.
+
+    warm start (one half)  ─▶  alternate (f | g fixed, g | f fixed)  ─▶  refine (both)
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from jointensor.training.rank_one import Sample, rank_one_components
+from jointensor.training.trainer import Entries, Fixed, Trainer
+
+
+class HalfModel(NamedTuple):
+    """One half with what its training needs: Θ_L with μ_L, or Θ_N with μ_N."""
+
+    module: nn.Module
+    lr: float
+
+
+def train(trainer: Trainer) -> None:
+    """All phases of the recipe; a model with one half only, or naive training, goes straight to the last."""
+    model = trainer.model
+    both = model.multilinear is not None and model.nonlinear is not None
+    if both and trainer.recipe.training == "alternating":
+        warm_start(trainer)
+        alternate(trainer)
+    refine(trainer)
+
+
+def warm_start(trainer: Trainer) -> None:
+    """Estimate one half as if the other did not exist: Θ_L first, as the paper recommends.
+
+    "We first ignore the nonlinear parameters and initialize Θ_L by approximately solving … with a
+    fixed number of iterations." All that counts of the other half is the constant it starts at. The
+    states are not candidates for the best one, since the other half is still random.
+    """
+    recipe = trainer.recipe
+    half = _halves(trainer)[recipe.first]
+    level = trainer.levels.nonlinear if recipe.first == "linear" else trainer.levels.linear
+    if recipe.first == "linear":
+        guess_components(trainer)
+    optimizer = trainer.optimizer(half)
+    for _ in range(recipe.warm_epochs):
+        trainer.epoch(half.module, Fixed(level, level), optimizer, "warm start", keep=False)
+
+
+def guess_components(trainer: Trainer) -> None:
+    """Put rank-one guesses where the CP components start; components without one keep their random start."""
+    g = trainer.model.multilinear
+    if g is None or g.cp is None or trainer.recipe.start == "raw" or trainer.model.link != "identity":
+        return
+
+    def left(entries: Entries) -> Sample:
+        constant = trainer.levels.nonlinear + (trainer.levels.linear if "mean" in g.blocks else 0.0)
+        return Sample(entries.indices, entries.values - constant)
+
+    guessed = rank_one_components(left(trainer.train), left(trainer.valid), trainer.model.shape, g.cp.width)
+    with torch.no_grad():
+        for table, columns in zip(g.cp.tables, guessed):
+            table[:, : columns.shape[1]] = columns
+
+
+def alternate(trainer: Trainer) -> None:
+    """Algorithm 1: train one half with the other fixed, then the other way round, and so on.
+
+    After a warm start of Θ_L each round updates Θ_N by eq. (8), then Θ_L by eq. (9). The fixed half
+    is a constant during a turn and is evaluated once.
+    """
+    recipe, halves = trainer.recipe, _halves(trainer)
+    turns = ("nonlinear", "linear") if recipe.first == "linear" else ("linear", "nonlinear")
+    optimizers = {name: trainer.optimizer(halves[name]) for name in turns}
+    rule = trainer.stopping_rule()
+    for round_ in range(1, recipe.rounds + 1):
+        for name, other in (turns, turns[::-1]):
+            fixed = trainer.fix(halves[other].module)
+            for _ in range(recipe.epochs_per_turn):
+                figure = trainer.epoch(halves[name].module, fixed, optimizers[name], f"alternate: {name}", round_)
+        if rule.report(figure):
+            break
+
+
+def refine(trainer: Trainer) -> None:
+    """Train all parameters together until validation stops changing: eq. (6) by Adam or SGD."""
+    if trainer.best_state is not None:
+        trainer.model.load_state_dict(trainer.best_state)
+    optimizer = trainer.optimizer(*_halves(trainer).values())
+    rule = trainer.stopping_rule()
+    for _ in range(trainer.recipe.refine_epochs):
+        if rule.report(trainer.epoch(trainer.model.score, Fixed(), optimizer, "refine")):
+            trainer.converged = True
+            break
+
+
+def _halves(trainer: Trainer) -> dict[str, HalfModel]:
+    model, recipe = trainer.model, trainer.recipe
+    halves = {"linear": (model.multilinear, recipe.lr_linear), "nonlinear": (model.nonlinear, recipe.lr_nonlinear)}
+    return {name: HalfModel(module, lr) for name, (module, lr) in halves.items() if module is not None}

@@ -1,0 +1,46 @@
+"""A trained model that answers for every entry, those with labels it never saw included."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from jointensor.baselines.tables import Tables
+from jointensor.models.joint import JointModel, evaluate_in_batches
+
+CHUNK = 1 << 18
+"""Entries that are on their way through the model at a time."""
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A joint model and the additive-bias predictor that stands in for it on unseen labels.
+
+    The factor rows of a label without training entries are whatever they started as, so an entry
+    with such a label is answered by the bias predictor, to which the unseen label adds nothing.
+    """
+
+    model: JointModel
+    fallback: Tables
+
+    def unseen(self, indices: NDArray[np.integer]) -> NDArray[np.bool_]:
+        """Which entries have a label that no training entry had (or that is unknown: -1)."""
+        found = [table.find(indices) < len(table.keys) for table in self.fallback.tables]
+        return ~np.logical_and.reduce(found)
+
+    def predict(self, indices: NDArray[np.integer]) -> NDArray[np.float32]:
+        """One number per entry, ``(entries, modes)`` → ``(entries,)``; memory does not grow with the answer."""
+        indices = np.asarray(indices)
+        answer = np.empty(len(indices), dtype=np.float32)
+        device = next(self.model.parameters()).device
+        for start in range(0, len(indices), CHUNK):
+            chunk = indices[start : start + CHUNK]
+            cold = self.unseen(chunk)
+            part = answer[start : start + CHUNK]
+            part[cold] = self.fallback.predict(chunk[cold])
+            warm = torch.as_tensor(np.ascontiguousarray(chunk[~cold]), device=device)
+            part[~cold] = evaluate_in_batches(self.model, warm, 1 << 15).cpu().numpy()
+        return answer

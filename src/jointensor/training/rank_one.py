@@ -1,0 +1,96 @@
+"""First guess at CP components, one after the other: the rank-one term that validates best, then the next on what is left.
+
+CP fitted from a random start often ends with two components on one and a third lost. A rank-one term
+has far fewer wrong valleys, is cheap to try several times, and validation entries tell a component
+from a single large value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+TRIES = 8
+"""Random starts per component, run side by side."""
+
+SWEEPS = 10
+"""Exact updates of every mode per start."""
+
+RIDGE = 3.0
+"""Shrinkage of a row, in entries."""
+
+MOST = 200_000
+"""Entries that are looked at; more would not change a first guess."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Some entries and what is left of their values."""
+
+    indices: Tensor  # (entries, modes)
+    left: Tensor  # (entries,)
+
+    def minus(self, factors: list[Tensor]) -> Sample:
+        """What is left after one more component, factors ``(I_n, 1)`` each."""
+        return Sample(self.indices, self.left - _products(factors, self.indices).squeeze(1))
+
+
+def rank_one_components(train: Sample, valid: Sample, shape: tuple[int, ...], rank: int) -> list[Tensor]:
+    """Up to ``rank`` components, as one matrix ``(I_n, found)`` per mode.
+
+    A component that does not lower the validation error (training error, where there are no validation
+    entries) ends the search.
+    """
+    train = _at_most(train, MOST)
+    valid = _at_most(valid, MOST) if len(valid.left) else train
+    found: list[list[Tensor]] = []
+    for _ in range(rank):
+        tries = _fit(train, shape)  # N × (I_n, tries)
+        errors = ((valid.left[:, None] - _products(tries, valid.indices)) ** 2).sum(dim=0)  # (tries,)
+        best = int(errors.argmin())
+        if not float(errors[best]) < float((valid.left**2).sum()):
+            break
+        component = [table[:, best : best + 1] for table in tries]
+        found.append(component)
+        train, valid = train.minus(component), valid.minus(component)
+    return [torch.cat([component[n] for component in found], dim=1) for n in range(len(shape))] if found else []
+
+
+def _fit(sample: Sample, shape: tuple[int, ...]) -> list[Tensor]:
+    """Ridge least squares of rank one, mode by mode, for several starts at once."""
+    tables = [torch.randn(size, TRIES, device=sample.left.device) for size in shape]
+    for _ in range(SWEEPS):
+        for n, size in enumerate(shape):
+            others = _products(tables, sample.indices, skip=n)  # (entries, tries)
+            scale = others.square().mean(dim=0).sqrt().clamp_min(1e-12)
+            others = others / scale
+            column = sample.indices[:, n]
+            top = torch.zeros(size, TRIES, device=others.device).index_add_(0, column, others * sample.left[:, None])
+            bottom = torch.zeros(size, TRIES, device=others.device).index_add_(0, column, others.square())
+            tables[n] = top / (bottom + RIDGE) / scale
+    return _balanced(tables)
+
+
+def _products(tables: list[Tensor], indices: Tensor, skip: int = -1) -> Tensor:
+    """Products over modes, ``(entries, columns)``."""
+    rows = [table.index_select(0, indices[:, n]) for n, table in enumerate(tables) if n != skip]
+    product = rows[0]
+    for row in rows[1:]:
+        product = product * row
+    return product
+
+
+def _balanced(tables: list[Tensor]) -> list[Tensor]:
+    """The same products from factors of equal size."""
+    sizes = torch.stack([table.square().mean(dim=0).sqrt().clamp_min(1e-30) for table in tables])  # (modes, columns)
+    common = sizes.log().mean(dim=0).exp()  # (columns,)
+    return [table / size * common for table, size in zip(tables, sizes, strict=True)]
+
+
+def _at_most(sample: Sample, entries: int) -> Sample:
+    if len(sample.left) <= entries:
+        return sample
+    chosen = torch.randperm(len(sample.left), device=sample.left.device)[:entries]
+    return Sample(sample.indices[chosen], sample.left[chosen])

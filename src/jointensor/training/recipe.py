@@ -1,0 +1,96 @@
+"""Every number of training, in one place.
+
+Where the paper leaves a choice open the field says "open", and the default is ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+from jointensor.errors import ConfigError
+from jointensor.registry import nearest
+from jointensor.training.losses import make_loss
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is trained; the defaults are the ``paper`` recipe."""
+
+    training: Literal["alternating", "naive"] = "alternating"
+    """``alternating``: warm start, Algorithm 1, refinement. ``naive``: all parameters at once."""
+    optimizer: Literal["adam", "sgd"] = "adam"
+    """First-order method of every phase (the paper: Adam or SGD)."""
+    lr_linear: float = 0.005
+    """μ_L, learning rate of Θ_L (the paper: 0.005)."""
+    lr_nonlinear: float = 0.005
+    """μ_N, learning rate of Θ_N (the paper: 0.005)."""
+    loss: Literal["squared", "absolute", "huber", "kl"] = "squared"
+    """The paper's example is squared; it names the others as possible."""
+    huber_delta: float = 1.0
+    """Where the Huber loss turns from quadratic to linear."""
+    batch_size: int = 4096
+    """Entries per step. Open."""
+    start: Literal["data", "raw"] = "data"
+    """``data``: initial scales from the values, the network's output at their mean, CP components of a warm
+    start from rank-one guesses. ``raw``: standard normal factors and the layers' own defaults. Open."""
+    first: Literal["linear", "nonlinear"] = "linear"
+    """Which half is estimated first. The paper recommends ``linear``; the other order is the ablation."""
+    warm_epochs: int = 10
+    """Epochs of the warm start ("a fixed number of iterations"). Open."""
+    rounds: int = 20
+    """Most alternations (the paper: 20)."""
+    epochs_per_turn: int = 1
+    """Epochs of one half before the other's turn. Eq. (8)–(9) write one step. Open."""
+    refine_epochs: int = 100
+    """Most epochs of joint refinement. Open."""
+    tolerance: float = 1e-4
+    """Stop a phase when adjacent validation errors differ by less than this share (the paper: 1e-4); 0 never."""
+    patience: int = 10
+    """Also stop a phase after so many epochs without a new best, since the rule above never stops a
+    model that keeps getting worse; 0 never. Open."""
+    restarts: int = 10
+    """Most new starts after a failure: validation RFE ≥ 1 (the paper), a dead or a diverged fit."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "epochs_per_turn"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"recipe: {name} is {getattr(self, name)}, it must be at least 1")
+        for name in ("lr_linear", "lr_nonlinear", "huber_delta"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"recipe: {name} is {getattr(self, name)}, it must be positive")
+        for name in ("warm_epochs", "rounds", "refine_epochs", "tolerance", "patience", "restarts"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"recipe: {name} is {getattr(self, name)}, it must not be negative")
+        for name, allowed in CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise ConfigError(f"recipe: {name} '{getattr(self, name)}'; {nearest(str(getattr(self, name)), allowed)}")
+        make_loss(self.loss)
+
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "training": ("alternating", "naive"),
+    "optimizer": ("adam", "sgd"),
+    "start": ("data", "raw"),
+    "first": ("linear", "nonlinear"),
+}
+
+RECIPES = {"paper": Recipe()}
+"""Recipes by name."""
+
+
+def make_recipe(recipe: str | Recipe, **changes: Any) -> Recipe:
+    """A recipe by name or as it is, with some fields changed.
+
+    >>> make_recipe("paper", rounds=5).rounds
+    5
+    """
+    if isinstance(recipe, str):
+        if recipe not in RECIPES:
+            raise ConfigError(f"there is no recipe '{recipe}'; {nearest(recipe, RECIPES)}")
+        recipe = RECIPES[recipe]
+    known = [field.name for field in fields(Recipe)]
+    for name in changes:
+        if name not in known:
+            raise ConfigError(f"a recipe has no field '{name}'; {nearest(name, known)}")
+    return replace(recipe, **changes)

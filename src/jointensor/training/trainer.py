@@ -1,0 +1,153 @@
+"""What the phases share: entries on the device, one epoch, validation, the best state so far."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from jointensor.data.sparse import SparseTensor
+from jointensor.models.joint import LINKS, JointModel, evaluate_in_batches
+from jointensor.training.history import Epoch, OnEpoch
+from jointensor.training.losses import make_loss
+from jointensor.training.recipe import Recipe
+from jointensor.training.start import Levels, initialise
+from jointensor.training.stopping import Either, Patience, RelativeChange
+
+EVALUATION_BATCH = 65536
+"""Entries per forward pass where no gradients are needed."""
+
+
+class DivergedError(ArithmeticError):
+    """A loss stopped being finite; the fit ends with the outcome ``diverged``."""
+
+
+class BudgetError(Exception):
+    """The time is up; the fit ends with the outcome ``budget`` and the best state so far."""
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Observed entries as tensors on the device."""
+
+    indices: Tensor  # (entries, modes)
+    values: Tensor  # (entries,)
+
+    @classmethod
+    def of(cls, tensor: SparseTensor, device: torch.device) -> Entries:
+        """Entries of a sparse tensor, copied to the device once."""
+        return cls(
+            torch.as_tensor(np.array(tensor.indices), device=device),
+            torch.as_tensor(np.array(tensor.values), device=device),
+        )
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+Half = Callable[[Tensor], Tensor]
+"""Something from indices ``(batch, modes)`` to scores ``(batch,)``: g, f, or their sum."""
+
+
+@dataclass
+class Fixed:
+    """The half that is not being trained: constants, evaluated once per turn."""
+
+    train: Tensor | float = 0.0
+    valid: Tensor | float = 0.0
+
+
+class Trainer:
+    """Runs epochs for the phases and remembers the best validated state."""
+
+    def __init__(
+        self,
+        model: JointModel,
+        train: Entries,
+        valid: Entries,
+        recipe: Recipe,
+        *,
+        attempt: int = 0,
+        deadline: float = math.inf,
+        on_epoch: OnEpoch | None = None,
+    ) -> None:
+        self.model, self.train, self.valid, self.recipe = model, train, valid, recipe
+        self.attempt, self.deadline, self.on_epoch = attempt, deadline, on_epoch
+        self.loss = make_loss(recipe.loss, huber_delta=recipe.huber_delta)
+        self.levels = Levels(0.0, 0.0)
+        self.history: list[Epoch] = []
+        self.best_figure = math.inf
+        self.best_state: dict[str, Tensor] | None = None
+        self.converged = False
+
+    def start(self) -> None:
+        """Set the model to a new random start."""
+        self.model.link = self.loss.link
+        self.levels = initialise(self.model, self.train.values, start=self.recipe.start)
+
+    def optimizer(self, *groups: tuple[nn.Module, float]) -> torch.optim.Optimizer:
+        """The recipe's optimiser over modules, each with its learning rate."""
+        settings = [{"params": list(module.parameters()), "lr": lr} for module, lr in groups]
+        return torch.optim.Adam(settings) if self.recipe.optimizer == "adam" else torch.optim.SGD(settings)
+
+    def stopping_rule(self) -> Either:
+        """A fresh rule for one phase."""
+        recipe = self.recipe
+        rules: list[RelativeChange | Patience] = []
+        if recipe.tolerance:
+            rules.append(RelativeChange(recipe.tolerance))
+        if recipe.patience:
+            rules.append(Patience(recipe.patience))
+        return Either(tuple(rules))
+
+    def fix(self, half: Half) -> Fixed:
+        """Evaluate a half that stays as it is during a turn."""
+        return Fixed(*(evaluate_in_batches(half, e.indices, EVALUATION_BATCH) for e in (self.train, self.valid)))
+
+    def epoch(
+        self, half: Half, fixed: Fixed, optimizer: torch.optim.Optimizer, phase: str, round_: int = 0, *, keep: bool = True
+    ) -> float:
+        """One shuffled pass over the training entries; returns the figure that stopping looks at."""
+        if time.monotonic() > self.deadline:
+            raise BudgetError
+        begin = time.perf_counter()
+        train_figure = self.loss.figure(self._descend(half, fixed, optimizer))
+        valid_figure = self.loss.figure(self._validate(half, fixed)) if len(self.valid) else None
+        figure = train_figure if valid_figure is None else valid_figure
+        if not (math.isfinite(train_figure) and math.isfinite(figure)):
+            raise DivergedError(f"the loss is {train_figure} in epoch {len(self.history) + 1}")
+        # without validation entries the last state is the best known
+        best = keep and (figure < self.best_figure or valid_figure is None)
+        if best:
+            self.best_figure = figure
+            self.best_state = {k: v.detach().clone() for k, v in self.model.state_dict().items()}
+        seconds = time.perf_counter() - begin
+        row = Epoch(self.attempt, phase, round_, len(self.history) + 1, train_figure, valid_figure, seconds, best)
+        self.history.append(row)
+        if self.on_epoch is not None:
+            self.on_epoch(row)
+        return figure
+
+    def _descend(self, half: Half, fixed: Fixed, optimizer: torch.optim.Optimizer) -> float:
+        link, train, size = LINKS[self.model.link], self.train, self.recipe.batch_size
+        order = torch.randperm(len(train), device=train.values.device)
+        total = torch.zeros((), device=train.values.device)
+        for start in range(0, len(train), size):
+            batch = order[start : start + size]
+            rest = fixed.train[batch] if isinstance(fixed.train, Tensor) else fixed.train
+            predicted = link(half(train.indices[batch]) + rest)
+            loss = self.loss.elementwise(predicted, train.values[batch]).mean()
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            total += loss.detach() * len(batch)
+        return float(total) / len(train)
+
+    def _validate(self, half: Half, fixed: Fixed) -> float:
+        score = evaluate_in_batches(half, self.valid.indices, EVALUATION_BATCH) + fixed.valid
+        return float(self.loss.elementwise(LINKS[self.model.link](score), self.valid.values).mean())
