@@ -1,0 +1,28 @@
+"""Shared by all tests: where real tensors are, and names that doctests may use."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(autouse=True)
+def _doctest_names(doctest_namespace):
+    from jointensor import SparseTensor, split
+
+    doctest_namespace |= {"np": np, "SparseTensor": SparseTensor, "split": split}
+
+
+@pytest.fixture
+def real():
+    """Path of a real tensor; skips where the data are absent."""
+
+    def path(name):
+        file = REAL_DATA / name
+        if not file.exists():
+            pytest.skip(f"real data are not here: {file}")
+        return file
+
+    return path
