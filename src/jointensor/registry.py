@@ -15,10 +15,10 @@ from typing import Any
 from jointensor.errors import ConfigError
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: object, known: Iterable[str]) -> str:
     """A hint that names the closest known word and all of them."""
     known = sorted(known)
-    close = difflib.get_close_matches(word, known, n=1)
+    close = difflib.get_close_matches(str(word), known, n=1)
     return (f"did you mean '{close[0]}'? " if close else "") + f"known are {', '.join(known) or 'none'}"
 
 
@@ -72,7 +72,7 @@ def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
         key, sign, value = pair.partition("=")
         if not sign:
             raise ConfigError(f"'{pair}' in '{text}' is not an option; write NAME,key=value,key=value")
-        options[key.strip()] = _literal(value.strip())
+        options[key.strip()] = parse_value(value.strip())
     return name, options
 
 
@@ -84,7 +84,10 @@ def check_options(part: Callable[..., Any], options: dict[str, Any], what: str) 
             raise ConfigError(f"{what} has no option '{key}'; {nearest(key, takes)}")
 
 
-def _literal(text: str) -> Any:
+def parse_value(text: str) -> Any:
+    """A value as it is typed: a number, true or false where it is one, else text."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):

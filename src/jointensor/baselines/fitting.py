@@ -22,6 +22,10 @@ class Baseline(Protocol):
 def fit_baselines(split: Split) -> dict[str, Baseline]:
     """``mean``, ``bias``, ``tables`` and, where a mode is ordered, ``interp``."""
     bias = fit_bias(split.train, split.valid)
-    fitted: dict[str, Baseline] = {"mean": Mean(bias.mean), "bias": bias, "tables": fit_tables(split.train, split.valid)}
+    fitted: dict[str, Baseline] = {
+        "mean": Mean(bias.mean),
+        "bias": bias,
+        "tables": fit_tables(split.train, split.valid),
+    }
     interp = best_interpolation(split.train, split.valid, bias)
     return fitted if interp is None else fitted | {"interp": interp}

@@ -6,12 +6,13 @@ additive-bias predictor answers.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from jointensor.baselines.tables import Tables
+from jointensor.baselines.tables import MAX_CELLS, Tables
 from jointensor.data.sparse import SparseTensor, cell_keys
 from jointensor.metrics import rmse
 
@@ -23,6 +24,9 @@ class Interpolation:
     mode: int
     shape: tuple[int, ...]
     coordinates: NDArray[np.float64]
+    """Where positions lie along the mode, ascending."""
+    ranks: NDArray[np.int64]
+    """Place of every label of the mode in ``coordinates``."""
     keys: NDArray[np.int64]
     """Training cells as numbers, the interpolated mode varying fastest; sorted."""
     values: NDArray[np.float32]
@@ -31,16 +35,19 @@ class Interpolation:
     @classmethod
     def of(cls, train: SparseTensor, mode: int, fallback: Tables) -> Interpolation:
         """Interpolation between the entries of ``train`` along ``mode``."""
-        keys = _fiber_keys(train.indices, train.shape, mode)
-        order = np.argsort(keys)
         coordinates = train.modes[mode].coordinates()
-        return cls(mode, train.shape, coordinates, keys[order], train.values[order], fallback)
+        along = np.argsort(coordinates, kind="stable")
+        ranks = np.empty_like(along)
+        ranks[along] = np.arange(len(along))
+        keys = _fiber_keys(train.indices, train.shape, mode, ranks)
+        order = np.argsort(keys)
+        return cls(mode, train.shape, coordinates[along], ranks, keys[order], train.values[order], fallback)
 
     def predict(self, indices: NDArray[np.integer]) -> NDArray[np.float64]:
         """Interpolated values, held constant beyond a fiber's ends."""
         size = self.shape[self.mode]
         known = (indices >= 0).all(axis=1)
-        keys = _fiber_keys(np.where(known[:, None], indices, 0), self.shape, self.mode)
+        keys = _fiber_keys(np.where(known[:, None], indices, 0), self.shape, self.mode, self.ranks)
         right = np.searchsorted(self.keys, keys)
         left = right - 1
         has_right = known & (right < len(self.keys))
@@ -65,15 +72,21 @@ class Interpolation:
 
 
 def best_interpolation(train: SparseTensor, valid: SparseTensor, fallback: Tables) -> Interpolation | None:
-    """Interpolation along the ordered mode that validates best; ``None`` without an ordered mode."""
-    along = [n for n, mode in enumerate(train.modes) if mode.order != "none"]
+    """Interpolation along the ordered mode that validates best; ``None`` without an ordered mode.
+
+    ``None`` too where the cells are too many to number, see :data:`~jointensor.baselines.tables.MAX_CELLS`.
+    """
+    along = [n for n, mode in enumerate(train.modes) if mode.order != "none" and math.prod(train.shape) < MAX_CELLS]
     made = [Interpolation.of(train, n, fallback) for n in along]
     if len(made) < 2 or not len(valid):
         return made[-1] if made else None
     return min(made, key=lambda one: rmse(one.predict(valid.indices), valid.values))
 
 
-def _fiber_keys(indices: NDArray[np.integer], shape: tuple[int, ...], mode: int) -> NDArray[np.int64]:
-    """Cell numbers in which equal ``key // size`` means the same fiber."""
-    columns = [n for n in range(len(shape)) if n != mode] + [mode]
-    return cell_keys(indices[:, columns], [shape[n] for n in columns])
+def _fiber_keys(
+    indices: NDArray[np.integer], shape: tuple[int, ...], mode: int, ranks: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Cell numbers in which equal ``key // size`` means the same fiber, ascending along the mode."""
+    others = [n for n in range(len(shape)) if n != mode]
+    cells = np.column_stack([indices[:, others], ranks[indices[:, mode]]])
+    return cell_keys(cells, [shape[n] for n in [*others, mode]])

@@ -31,6 +31,9 @@ DEFAULT_SHRINKAGE = 10.0
 ROUNDS = 20
 """Most passes over all tables; fitting stops earlier when validation no longer improves."""
 
+MAX_CELLS = 2**62
+"""Cells that can be numbered: beyond it the keys of training entries and of queries would not agree."""
+
 MAX_SUBSETS = 30
 """Most tables in a model; smaller subsets come first."""
 
@@ -92,8 +95,9 @@ def fit_bias(train: SparseTensor, valid: SparseTensor) -> Tables:
 
 
 def fit_tables(train: SparseTensor, valid: SparseTensor) -> Tables:
-    """Tables over every proper subset of modes, small subsets first."""
-    subsets = [s for k in range(1, train.n_modes) for s in combinations(range(train.n_modes), k)]
+    """Tables over every proper subset of modes, small subsets first; those over too many cells are left out."""
+    every = [s for k in range(1, train.n_modes) for s in combinations(range(train.n_modes), k)]
+    subsets = [s for s in every if math.prod(train.shape[n] for n in s) < MAX_CELLS]
     parts = [_Fitting(train, valid, modes) for modes in subsets[:MAX_SUBSETS]]
     return _backfit(parts, train, valid, SHRINKAGE if len(valid) else (DEFAULT_SHRINKAGE,))[1]
 
@@ -110,9 +114,7 @@ class _Fitting:
         self.counts = np.bincount(rows, minlength=len(keys) + 1)
         self.shrinkage = math.inf
 
-    def refit(
-        self, left: NDArray[np.float64], valid_left: NDArray[np.float64], grid: Sequence[float]
-    ) -> None:
+    def refit(self, left: NDArray[np.float64], valid_left: NDArray[np.float64], grid: Sequence[float]) -> None:
         """Best table for what is left of the values; ``left`` and ``valid_left`` are updated in place."""
         old = self.table.effects
         sums = np.bincount(self.train_rows, left, minlength=len(old)) + self.counts * old

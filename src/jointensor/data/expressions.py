@@ -74,7 +74,9 @@ class ModeExpression:
             return None
         return call[1].lower(), call[2].strip().strip('"')
 
-    def _evaluate_short(self, frame: pl.DataFrame, function: str, name: str) -> tuple[pl.Series, ModeExpression, list[str]]:
+    def _evaluate_short(
+        self, frame: pl.DataFrame, function: str, name: str
+    ) -> tuple[pl.Series, ModeExpression, list[str]]:
         column = column_of(frame, name, f"mode '{self.name}'")
         times, format_ = read_times(column, self.format)
         notes = []
@@ -86,16 +88,22 @@ class ModeExpression:
         return SHORT_FORMS[function][0](times), replace(self, format=format_), notes
 
     def _evaluate_sql(self, frame: pl.DataFrame) -> pl.Series:
+        if self.text == self.name:
+            return column_of(frame, self.name, f"mode '{self.name}'")
+        what = f"mode '{self.name}={self.text}'"
         try:
             expression = pl.sql_expr(self.text)
-            return as_numbers_where_possible(frame, expression).select(expression.alias(self.name))[self.name]
+            labels = _select(frame, expression)
         except pl.exceptions.ColumnNotFoundError as error:
-            raise DataError(f"mode '{self.name}={self.text}': {_first_line(error)}") from None
+            raise DataError(f"{what}: {_first_line(error)}") from None
         except pl.exceptions.PolarsError as error:
             raise DataError(
-                f"mode '{self.name}={self.text}' is neither a column ({_list(frame)}) "
-                f"nor an expression that can be evaluated: {_first_line(error)}"
+                f"{what} is neither a column ({_list(frame)}) nor an expression that can be evaluated: "
+                f"{_first_line(error)}{_no_number(frame, self.columns())}"
             ) from None
+        if len(labels) != frame.height:
+            raise DataError(f"{what} gives {len(labels)} labels for {frame.height} rows; one per row is needed")
+        return labels
 
 
 def column_of(frame: pl.DataFrame, name: str, what: str) -> pl.Series:
@@ -105,10 +113,26 @@ def column_of(frame: pl.DataFrame, name: str, what: str) -> pl.Series:
     return frame[name]
 
 
+def _select(frame: pl.DataFrame, expression: pl.Expr) -> pl.Series:
+    """The expression over the columns as numbers, or as text where it is about text, as ``LEFT(zip, 2)`` is."""
+    try:
+        return as_numbers_where_possible(frame, expression).select(expression).to_series()
+    except pl.exceptions.ColumnNotFoundError:
+        raise
+    except pl.exceptions.PolarsError as error:
+        try:
+            return frame.select(expression).to_series()
+        except pl.exceptions.PolarsError:
+            raise error from None
+
+
 def as_numbers_where_possible(frame: pl.DataFrame, expression: pl.Expr) -> pl.DataFrame:
-    """The frame with those text columns that the expression reads cast to numbers, if all their values are."""
+    """The frame with those text columns that the expression reads cast to numbers, if all their values are.
+
+    Codes are no numbers: a column in which something is written like ``01001`` stays text.
+    """
     for name in dict.fromkeys(expression.meta.root_names()):
-        if name in frame.columns and frame[name].dtype == pl.String:
+        if name in frame.columns and frame[name].dtype == pl.String and not _has_codes(frame[name]):
             for dtype in (pl.Int64, pl.Float64):
                 numbers = frame[name].cast(dtype, strict=False)
                 if numbers.null_count() == frame[name].null_count():
@@ -121,7 +145,12 @@ def as_labels(column: pl.Series) -> pl.Series:
     """A column as label text: text as written, whole numbers without a fraction, dates by ISO 8601."""
     if column.dtype == pl.String:
         return column
+    if column.dtype.is_nested():
+        raise DataError(f"column '{column.name}' of type {column.dtype} cannot be used as labels")
+    if isinstance(column.dtype, pl.Datetime):
+        return column.dt.strftime("%Y-%m-%d %H:%M:%S%.f" + ("%:z" if column.dtype.time_zone else ""))
     if column.dtype.is_float():
+        column = column.set(~column.is_finite(), None)
         whole = column.cast(pl.Int64, strict=False)
         same = (whole.cast(pl.Float64) == column.cast(pl.Float64)).fill_null(value=False)
         return whole.cast(pl.String).zip_with(same, column.cast(pl.String))
@@ -129,6 +158,21 @@ def as_labels(column: pl.Series) -> pl.Series:
         return column.cast(pl.String)
     except pl.exceptions.PolarsError:
         raise DataError(f"column '{column.name}' of type {column.dtype} cannot be used as labels") from None
+
+
+def _has_codes(column: pl.Series) -> bool:
+    return bool(column.str.contains(r"^[+-]?0\d").any())
+
+
+def _no_number(frame: pl.DataFrame, names: list[str]) -> str:
+    """Says which row keeps a column of numbers from being one."""
+    for name in names:
+        if name in frame.columns and frame[name].dtype == pl.String:
+            text = frame[name].cast(pl.Float64, strict=False).is_null() & frame[name].is_not_null()
+            if text.any() and not text.all():
+                row = int(text.arg_max() or 0)
+                return f" (row {row + 1}: '{frame[name][row]}' in column '{name}' is not a number)"
+    return ""
 
 
 def _list(frame: Any) -> str:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from jointensor.data.modes import ORDERS, UNSEEN, Mode
-from jointensor.data.npz import read_arrays, read_npz, write_npz
+from jointensor.data.modes import ORDERS, UNSEEN, Mode, Order
+from jointensor.data.npz import read_arrays, read_npz, texts_of, write_npz
 from jointensor.data.reading import Reading
-from jointensor.data.sparse import SparseTensor
+from jointensor.data.sparse import SparseTensor, check_whole
 from jointensor.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -97,13 +97,15 @@ def read_queries(path: Path | str, modes: tuple[Mode, ...], spec: TableSpec | No
         arrays = read_arrays(path)
         if values and "values" not in arrays:
             raise DataError(f"{path} has no array 'values' to compare with")
-        return Queries(_within(arrays["indices"], modes, path), arrays["values"] if values else None, None)
+        labels = [texts_of(arrays, f"labels_{n}") for n in range(len(modes))]
+        return Queries(_within(arrays["indices"], modes, labels, path), arrays["values"] if values else None, None)
     if kind == "tns":
         tensor = _read_tns(path)
-        return Queries(_within(tensor.indices, modes, path), tensor.values if values else None, None)
+        indices = _within(tensor.indices, modes, [mode.labels for mode in tensor.modes], path)
+        return Queries(indices, tensor.values if values else None, None)
     from jointensor.data.tables import encode_frame, query_values  # noqa: PLC0415
 
-    frame = read_table(path, spec)
+    frame = read_table(path, _query_spec(path, modes, spec))
     try:
         indices = encode_frame(frame, modes, spec)
         return Queries(indices, query_values(frame, spec) if values else None, frame)
@@ -117,7 +119,7 @@ def with_orders(tensor: SparseTensor, orders: Mapping[str, str]) -> SparseTensor
         tensor.mode(name)
         if order not in ORDERS:
             raise ConfigError(f"order '{order}' of mode '{name}' is not one of {', '.join(ORDERS)}")
-    modes = tuple(replace(mode, order=orders.get(mode.name, mode.order)) for mode in tensor.modes)
+    modes = tuple(replace(mode, order=cast(Order, orders.get(mode.name, mode.order))) for mode in tensor.modes)
     return tensor.over(modes)
 
 
@@ -125,17 +127,21 @@ def read_table(path: Path, spec: TableSpec | None = None) -> pl.DataFrame:
     """A table as it is written: every column of a text file is text."""
     import polars as pl  # noqa: PLC0415
 
+    from jointensor.data.text import read_text  # noqa: PLC0415
+
+    _check_file(path)
     kind = file_kind(path)
     try:
         if kind == "parquet":
-            return pl.read_parquet(path)
+            return pl.read_parquet(path, glob=False)
         if kind == "arrow":
-            return pl.read_ipc(path)
+            return pl.scan_ipc(path, glob=False).collect()
         if kind == "jsonl":
-            return pl.read_ndjson(path, infer_schema_length=None)
-        return _read_text(path, spec)
+            return pl.read_ndjson(path.read_bytes(), infer_schema_length=None)
+        return read_text(path, spec)
     except (pl.exceptions.PolarsError, OSError, UnicodeError) as error:
-        raise DataError(f"{path} cannot be read as a table: {_reason(error)}") from None
+        reason = (_wrong_json_line(path) if kind == "jsonl" else None) or str(error).strip() or type(error).__name__
+        raise DataError(f"{path} cannot be read as a table: {reason.splitlines()[0]}") from None
 
 
 def write_table(frame: pl.DataFrame, path: Path) -> None:
@@ -181,48 +187,50 @@ def _read_table_tensor(path: Path, spec: TableSpec | None) -> Reading:
         raise DataError(f"{path}: {error}") from None
 
 
-def _read_text(path: Path, spec: TableSpec | None) -> pl.DataFrame:
-    import polars as pl  # noqa: PLC0415
+def _query_spec(path: Path, modes: tuple[Mode, ...], spec: TableSpec | None) -> TableSpec | None:
+    """The rules for a table of queries: it may have a header that names the modes where the source had none."""
+    if spec is None or file_kind(path) != "text":
+        return spec
+    from jointensor.data.text import fields_of, first_line, guess_separator  # noqa: PLC0415
 
-    header = spec is None or spec.header
-    separator = (spec.separator if spec is not None else None) or _guess_separator(path)
-    frame = pl.read_csv(path, separator=separator, has_header=header, infer_schema=False)
-    if spec is not None and spec.columns is not None:
-        if len(spec.columns) != frame.width:
-            raise DataError(f"{path} has {frame.width} columns, but --columns names {len(spec.columns)}")
-        frame.columns = list(spec.columns)
-    return frame
-
-
-def _guess_separator(path: Path) -> str:
-    """The separator of delimited text, from its first line."""
-    if path.suffix in (".csv", ".tsv"):
-        return "," if path.suffix == ".csv" else "\t"
-    with path.open(encoding="utf-8", errors="replace") as file:
-        line = file.readline()
-    try:
-        return csv.Sniffer().sniff(line, delimiters="\t,;|").delimiter
-    except csv.Error:
-        return ","
+    line = first_line(path)
+    separator = spec.separator if spec.separator and spec.separator in line else guess_separator(path, line)
+    spec = replace(spec, separator=separator)
+    named = {mode.name for mode in modes} <= set(fields_of(line, separator))
+    return replace(spec, header=True, columns=None) if named else spec
 
 
-def _within(indices: NDArray[Any], modes: tuple[Mode, ...], path: Path) -> NDArray[np.int64]:
-    """Indices of queries; those beyond the tensor are labels it does not have."""
+def _within(
+    indices: NDArray[Any], modes: tuple[Mode, ...], labels: Sequence[Sequence[str] | None], path: Path
+) -> NDArray[np.int64]:
+    """Indices of queries, by label where their file has ``labels``; what the tensor does not have is -1."""
     if indices.ndim != 2 or indices.shape[1] != len(modes):
         raise DataError(f"{path}: queries have shape {indices.shape}, the tensor has {len(modes)} modes")
-    if indices.dtype.kind not in "iu":
-        raise DataError(f"{path}: indices must be whole numbers, got {indices.dtype}")
-    whole = indices.astype(np.int64)
-    if (whole < 0).any():
-        row, n = np.argwhere(whole < 0)[0]
-        raise DataError(f"{path}: query {row} has index {whole[row, n]} for mode '{modes[n].name}'; indices start at 0")
-    return np.where(whole < [mode.size for mode in modes], whole, UNSEEN)
+    try:
+        check_whole(indices, [mode.name for mode in modes])
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+    if (indices < 0).any():
+        row, n = np.argwhere(indices < 0)[0]
+        raise DataError(
+            f"{path}: query {row} has index {int(indices[row, n])} for mode '{modes[n].name}'; indices start at 0"
+        )
+    found = np.full(indices.shape, UNSEEN, dtype=np.int64)  # (queries, modes)
+    for n, (mode, own) in enumerate(zip(modes, labels, strict=True)):
+        table = None if own is None or mode.labels is None else mode.encode(own)  # (labels of the queries,)
+        known = indices[:, n] < (mode.size if table is None else len(table))
+        positions = indices[known, n].astype(np.int64)
+        found[known, n] = positions if table is None else table[positions]
+    return found
 
 
-def _reason(error: Exception) -> str:
-    text = str(error)
-    if "more fields than defined" in text:
-        return "a row has more fields than the first one"
-    if "properly escaped" in text:
-        return "a quoted field does not end (is the file cut off?)"
-    return (text.strip().splitlines() or [type(error).__name__])[0]
+def _wrong_json_line(path: Path) -> str | None:
+    """Says which line is no JSON object; ``None`` where all are."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                if line.strip() and not isinstance(json.loads(line), dict):
+                    return f"line {number} is not a JSON object"
+            except ValueError:
+                return f"line {number} is not JSON (is the file cut off?)"
+    return None

@@ -6,6 +6,7 @@ addressed by the numbers ``0 … size - 1``.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -52,6 +53,8 @@ class Mode:
     def __post_init__(self) -> None:
         if self.size < 1:
             raise DataError(f"mode '{self.name}' has size {self.size}; a mode has at least one label")
+        if self.size > np.iinfo(np.int64).max:
+            raise DataError(f"mode '{self.name}' has size {self.size:g}; positions must fit 64 bits")
         if self.order not in ORDERS:
             raise DataError(f"mode '{self.name}': order '{self.order}' is not one of {', '.join(ORDERS)}")
         if self.labels is not None and len(self.labels) != self.size:
@@ -104,7 +107,7 @@ def sort_labels(labels: Iterable[str]) -> list[str]:
     numbers = [_as_number(label) for label in labels]
     if None in numbers:
         return sorted(labels)
-    return [label for _, label in sorted(zip(numbers, labels, strict=True))]  # type: ignore[type-var]
+    return [label for _, label in sorted(zip(numbers, labels, strict=True))]
 
 
 def is_date(label: str) -> bool:
@@ -117,7 +120,7 @@ def _as_number(text: str) -> float | None:
         number = float(text)
     except ValueError:
         return None
-    return number if np.isfinite(number) else None
+    return number if math.isfinite(number) and "_" not in text else None  # Python alone reads 1_000
 
 
 def _first_repeat(labels: Sequence[str]) -> str:

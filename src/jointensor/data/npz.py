@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jointensor.data.modes import Mode, guess_order
-from jointensor.data.sparse import SparseTensor
+from jointensor.data.sparse import SparseTensor, check_whole
 from jointensor.errors import DataError
 
 
@@ -34,13 +35,14 @@ def read_npz(path: Path) -> SparseTensor:
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """All arrays of an archive; ``indices`` is among them."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise DataError(f"{path} holds a single array, not an archive with 'indices' and 'values'")
+        loaded = np.load(path, allow_pickle=False)
+        if not isinstance(loaded, np.lib.npyio.NpzFile):
+            raise DataError(f"{path} holds a single array, not an archive with 'indices' and 'values'")
+        with loaded as archive:
             arrays = {name: archive[name] for name in archive.files}
     except DataError:
         raise
-    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, KeyError, OSError) as error:
+    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, KeyError, OSError, RuntimeError) as error:
         raise DataError(f"{path} cannot be read as a NumPy archive ({_first_line(error)})") from None
     if "indices" not in arrays:
         raise DataError(f"{path} has no array 'indices'; it has {', '.join(arrays) or 'none'}")
@@ -64,22 +66,43 @@ def write_npz(tensor: SparseTensor, path: Path) -> None:
 
 
 def _modes(arrays: dict[str, NDArray[Any]], indices: NDArray[Any]) -> tuple[Mode, ...]:
-    if "shape" in arrays:
-        shape = [int(size) for size in np.atleast_1d(arrays["shape"])]
-    else:
-        shape = [int(top) + 1 for top in indices.max(axis=0)] if len(indices) else []
-    n_modes = len(shape)
-    names = [str(name) for name in arrays.get("mode_names", [f"mode_{n}" for n in range(n_modes)])]
-    if len(names) != n_modes:
-        raise DataError(f"{len(names)} mode names for {n_modes} modes")
-    orders = [str(order) for order in arrays.get("orders", [])] or [""] * n_modes
+    n_modes = indices.shape[1]
+    names = _texts(arrays, "mode_names", n_modes) or tuple(f"mode_{n}" for n in range(n_modes))
+    orders = _texts(arrays, "orders", n_modes) or ("",) * n_modes
     made = []
-    for n, (name, size, order) in enumerate(zip(names, shape, orders, strict=True)):
-        stored = arrays.get(f"labels_{n}")
-        labels = None if stored is None else tuple(str(label) for label in stored)
-        made.append(Mode(name, size, labels, order or guess_order(name, labels)))  # type: ignore[arg-type]
+    for n, size in enumerate(_shape(arrays, indices, names)):
+        labels = _texts(arrays, f"labels_{n}", size)
+        made.append(Mode(names[n], size, labels, orders[n] or guess_order(names[n], labels)))  # type: ignore[arg-type]
     return tuple(made)
 
 
+def _shape(arrays: dict[str, NDArray[Any]], indices: NDArray[Any], names: Sequence[str]) -> list[int]:
+    if "shape" not in arrays:
+        if not len(indices):
+            raise DataError("there are no entries, and no array 'shape'")
+        check_whole(indices, names)
+        return [max(int(top) + 1, 1) for top in indices.max(axis=0)]
+    shape = np.atleast_1d(arrays["shape"])
+    if shape.dtype.kind not in "iu" or shape.shape != (indices.shape[1],):
+        raise DataError(f"'shape' is {shape.tolist()}, expected {indices.shape[1]} whole numbers, one per mode")
+    return [int(size) for size in shape]
+
+
+def _texts(arrays: dict[str, NDArray[Any]], key: str, count: int) -> tuple[str, ...] | None:
+    if key in arrays and arrays[key].shape != (count,):
+        raise DataError(f"'{key}' has shape {arrays[key].shape}, expected ({count},)")
+    return texts_of(arrays, key)
+
+
+def texts_of(arrays: dict[str, NDArray[Any]], key: str) -> tuple[str, ...] | None:
+    """A stored array of texts; ``None`` where there is none."""
+    if key not in arrays:
+        return None
+    stored = arrays[key].ravel()
+    return tuple(str(text) for text in (np.char.decode(stored, "utf-8") if stored.dtype.kind == "S" else stored))
+
+
 def _first_line(error: Exception) -> str:
+    if "pickle" in str(error):
+        return "it is not made of plain arrays alone, and nothing is unpickled"
     return (str(error).splitlines() or [type(error).__name__])[0]

@@ -97,8 +97,11 @@ class SparseTensor:
 
     @classmethod
     def from_dense(cls, array: ArrayLike, modes: Sequence[int | Mode] | None = None) -> SparseTensor:
-        """Entries of a NumPy array; NaN marks what is missing."""
-        dense = np.asarray(array, dtype=np.float64)
+        """Entries of a NumPy array; NaN, or a mask, marks what is missing."""
+        try:
+            dense = np.ma.filled(np.ma.asarray(array).astype(np.float64), np.nan)  # masked is missing too
+        except (TypeError, ValueError) as error:
+            raise DataError(f"from_dense takes an array of numbers: {error}") from None
         known = ~np.isnan(dense)
         return cls(np.argwhere(known), dense[known], dense.shape if modes is None else modes)
 
@@ -135,9 +138,7 @@ def _checked(indices: NDArray[Any], values: NDArray[Any], modes: tuple[Mode, ...
 
 
 def _as_modes(modes: Sequence[int | Mode]) -> tuple[Mode, ...]:
-    made = tuple(
-        mode if isinstance(mode, Mode) else Mode(f"mode_{n}", int(mode)) for n, mode in enumerate(modes)
-    )
+    made = tuple(mode if isinstance(mode, Mode) else Mode(f"mode_{n}", int(mode)) for n, mode in enumerate(modes))
     if len(made) < 2:
         raise DataError(f"a tensor has at least two modes, this one has {len(made)}: name another mode")
     names = [mode.name for mode in made]
@@ -155,37 +156,45 @@ def named_modes(shape: Sequence[int], names: Sequence[str] | None) -> tuple[Mode
 
 
 def _as_indices(indices: ArrayLike, modes: tuple[Mode, ...]) -> NDArray[np.integer]:
-    array = np.asarray(indices)
+    array = _as_array(indices, "indices")
     if array.size == 0:
         array = array.reshape(0, len(modes)).astype(np.int64)
     if array.ndim != 2 or array.shape[1] != len(modes):
         raise DataError(f"indices have shape {array.shape}, expected (entries, {len(modes)}) for {len(modes)} modes")
-    if array.dtype.kind not in "iu":
-        array = _whole_numbers(array, modes)
+    check_whole(array, [mode.name for mode in modes])
     for n, mode in enumerate(modes):
         wrong = (array[:, n] < 0) | (array[:, n] >= mode.size)
         if wrong.any():
             row = int(np.argmax(wrong))
             raise DataError(
-                f"entry {row}: mode '{mode.name}' has index {array[row, n]}, "
+                f"entry {row}: mode '{mode.name}' has index {int(array[row, n])}, "
                 f"allowed are 0 to {mode.size - 1} ({mode.size} labels)"
             )
     wide = max(mode.size for mode in modes) > np.iinfo(np.int32).max
     return _frozen(np.ascontiguousarray(array, dtype=np.int64 if wide else np.int32))
 
 
-def _whole_numbers(array: NDArray[Any], modes: tuple[Mode, ...]) -> NDArray[np.int64]:
+def check_whole(array: NDArray[Any], names: Sequence[str]) -> None:
+    """Refuse indices ``(entries, modes)`` that are not whole numbers; 3.0 is one."""
+    if array.dtype.kind in "iu":
+        return
     if array.dtype.kind != "f":
         raise DataError(f"indices must be whole numbers, got {array.dtype}")
     wrong = ~np.isfinite(array) | (array != np.floor(array))
     if wrong.any():
         row, n = np.argwhere(wrong)[0]
-        raise DataError(f"entry {row}: mode '{modes[n].name}' has index {array[row, n]}, which is not a whole number")
-    return array.astype(np.int64)
+        raise DataError(f"entry {row}: mode '{names[n]}' has index {array[row, n]}, which is not a whole number")
+
+
+def _as_array(numbers: ArrayLike, what: str) -> NDArray[Any]:
+    try:
+        return np.asarray(numbers)
+    except ValueError:
+        raise DataError(f"{what} are not a regular array: their rows differ in length") from None
 
 
 def _as_values(values: ArrayLike, entries: int) -> NDArray[np.float32]:
-    array = np.asarray(values)
+    array = _as_array(values, "values")
     if array.dtype.kind not in "iufb":
         raise DataError(f"values must be numbers, got {array.dtype}")
     if array.shape != (entries,):
@@ -206,7 +215,10 @@ def _frozen(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def cell_keys(indices: NDArray[np.integer], shape: Sequence[int]) -> NDArray[np.int64]:
-    """One number per cell, the same for equal cells; any shape, even where ``prod(shape)`` overflows."""
+    """One number per cell, the same for equal cells; any shape, even where ``prod(shape)`` overflows.
+
+    Where ``prod(shape)`` is 2⁶² or more, numbers from one call mean nothing in another.
+    """
     if math.prod(shape) < 2**62:
         return np.ravel_multi_index(tuple(indices.T.astype(np.int64)), tuple(shape)).astype(np.int64)
     key = np.zeros(len(indices), dtype=np.int64)
@@ -226,8 +238,10 @@ def _refuse_duplicates(tensor: SparseTensor) -> None:
     repeats = np.flatnonzero(keys[order][1:] == keys[order][:-1])
     if len(repeats):
         first, second = sorted(order[repeats[0] : repeats[0] + 2])
-        cell = ", ".join(f"{m.name}={m.label(int(i))}" for m, i in zip(tensor.modes, tensor.indices[first], strict=True))
+        cell = ", ".join(
+            f"{m.name}={m.label(int(i))}" for m, i in zip(tensor.modes, tensor.indices[first], strict=True)
+        )
         raise DataError(
-            f"{len(repeats):,} cells occur more than once, the first at entries {first} and {second} ({cell}); "
+            f"{len(repeats):,} entries repeat a cell, the first cell at entries {first} and {second} ({cell}); "
             "choose a rule for them (duplicates='sum', 'mean', 'count' or 'last')"
         )

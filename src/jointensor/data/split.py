@@ -64,8 +64,10 @@ def split(
     >>> len(parts.train), len(parts.valid), len(parts.test)
     (4, 1, 1)
     """
-    _check_share("test", test)
-    _check_share("valid", valid)
+    check_share("test", test)
+    check_share("valid", valid)
+    if seed < 0:
+        raise ConfigError(f"the seed of a split is {seed}; it must be 0 or more")
     kind, _, argument = rule.partition(":")
     order = np.random.default_rng(seed).permutation(len(tensor))
     if kind == "standard" and not argument:
@@ -93,7 +95,8 @@ def share_of(n: int, share: float) -> int:
     return int(n * Fraction(str(share)))
 
 
-def _check_share(name: str, share: float) -> None:
+def check_share(name: str, share: float) -> None:
+    """Refuse a share that leaves nothing, or is no share."""
     if not 0 <= share < 1:
         raise ConfigError(f"the {name} share is {share:g}; it must be at least 0 and less than 1")
 
@@ -104,7 +107,7 @@ def _cut(order: NDArray[np.integer], share: float) -> tuple[NDArray[np.integer],
 
 
 def _first(order: NDArray[np.integer], argument: str) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
-    if not argument.isdigit() or not 0 < int(argument) <= len(order):
+    if not argument.isdecimal() or not 0 < int(argument) <= len(order):
         raise ConfigError(f"split 'first:{argument}': give a number of entries between 1 and {len(order)}")
     early = order < int(argument)
     return np.sort(order[~early]), order[early]
@@ -115,12 +118,13 @@ def _whole_labels(
 ) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
     """Whole labels for testing, the latest or random ones, until their entries reach the share."""
     column = tensor.indices[:, mode]
-    counts = np.bincount(column, minlength=tensor.shape[mode])
-    labels = np.flatnonzero(counts)
-    labels = labels[::-1] if latest else np.random.default_rng([seed, 1]).permutation(labels)
+    labels, counts = np.unique(column, return_counts=True)
+    ranks = np.arange(len(labels))[::-1] if latest else np.random.default_rng([seed, 1]).permutation(len(labels))
     wanted = share_of(len(tensor), share)
-    taken = int(np.searchsorted(np.cumsum(counts[labels]), wanted)) + 1 if wanted else 0
-    held = np.isin(column[order], labels[: min(taken, len(labels) - 1)])
+    if wanted and len(labels) < 2:
+        raise ConfigError(f"mode '{tensor.modes[mode].name}' has one label with entries; it cannot be split by labels")
+    taken = int(np.searchsorted(np.cumsum(counts[ranks]), wanted)) + 1 if wanted else 0
+    held = np.isin(column[order], labels[ranks[: min(taken, len(labels) - 1)]])
     return np.sort(order[held]), order[~held]
 
 

@@ -60,7 +60,7 @@ def make_joint(
     rng = np.random.default_rng(seed)
     linear = tuple(rng.standard_normal((size, rank[0])) for size in shape)
     nonlinear = tuple(rng.standard_normal((size, rank[1])) for size in shape)
-    entries = observed if isinstance(observed, int) else round(observed * math.prod(shape))
+    entries = int(observed) if isinstance(observed, int | np.integer) else round(observed * math.prod(shape))
     indices = draw_cells(shape, entries, rng)
     g = np.ones((entries, rank[0]))
     for table, column in zip(linear, indices.T, strict=True):

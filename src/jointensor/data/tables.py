@@ -45,6 +45,8 @@ class TableSpec:
     def __post_init__(self) -> None:
         if self.duplicates not in get_args(Duplicates):
             raise ConfigError(f"duplicates '{self.duplicates}': {nearest(self.duplicates, get_args(Duplicates))}")
+        if self.separator is not None and len(self.separator.encode()) != 1:
+            raise ConfigError(f"separator '{self.separator}': give a single character")
 
     @classmethod
     def of(cls, modes: Sequence[str] | Mapping[str, str], value: str, **options: Any) -> TableSpec:
@@ -76,9 +78,15 @@ def to_polars(frame: Any) -> pl.DataFrame:
     if isinstance(frame, pl.DataFrame):
         return frame
     try:
-        return nw.from_native(frame, eager_only=True).to_polars()
+        table = nw.from_native(frame, eager_only=True)
     except TypeError:
         raise DataError(f"{type(frame).__name__} is not a data frame (pandas, polars, pyarrow)") from None
+    except ValueError as error:
+        raise DataError(f"the data frame cannot be read: {' '.join(str(error).split())}") from None
+    try:
+        return table.to_polars()
+    except (TypeError, ValueError, NotImplementedError) as error:  # pyarrow's errors, which name the column
+        raise DataError(f"the data frame cannot be read: {' '.join(map(str, error.args))}") from None
 
 
 def frame_to_tensor(frame: Any, spec: TableSpec) -> Reading:
@@ -114,14 +122,17 @@ def frame_to_tensor(frame: Any, spec: TableSpec) -> Reading:
 
 def tensor_to_frame(tensor: SparseTensor, value: str = "value") -> pl.DataFrame:
     """One column of labels per mode (numbers, where a mode has no labels), then the values."""
+    if value in tensor.mode_names:
+        raise DataError(f"'{value}' is the name of a mode; give the column of values another name")
     return labels_frame(tensor.modes, tensor.indices).with_columns(pl.Series(value, tensor.values))
 
 
 def labels_frame(modes: Sequence[Mode], indices: NDArray[np.integer]) -> pl.DataFrame:
-    """Labels of entries, one column per mode."""
+    """Labels of entries, one column per mode; nothing where an index is -1."""
     columns = []
     for n, mode in enumerate(modes):
         positions = pl.Series(mode.name, np.ascontiguousarray(indices[:, n]))
+        positions = positions.set(positions < 0, None)
         labels = None if mode.labels is None else pl.Series(mode.name, mode.labels, dtype=pl.String)
         columns.append(positions if labels is None else labels.gather(positions).alias(mode.name))
     return pl.DataFrame(columns)
@@ -173,6 +184,10 @@ def _values(table: pl.DataFrame, spec: TableSpec) -> pl.Series:
 def _numbers(column: pl.Series) -> pl.Series:
     """A column as finite numbers, or an error that names the row."""
     _refuse_missing(column, f"value '{column.name}'")
+    if column.dtype in (pl.Categorical, pl.Enum):
+        column = column.cast(pl.String)
+    if not (column.dtype.is_numeric() or column.dtype in (pl.String, pl.Boolean)):
+        raise DataError(f"column '{column.name}' holds {column.dtype}, not numbers")
     numbers = column.cast(pl.Float64, strict=False)
     if numbers.null_count():
         row = int(numbers.is_null().arg_max() or 0)

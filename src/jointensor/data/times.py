@@ -15,14 +15,28 @@ import polars as pl
 from jointensor.data.modes import Order
 from jointensor.errors import DataError
 
-_DATES = ("%Y-%m-%d", "%Y/%m/%d", "%m/%d/%Y", "%d/%m/%Y", "%m/%d/%y", "%d/%m/%y", "%d.%m.%Y", "%d.%m.%y", "%m-%d-%Y", "%d-%m-%Y")
+_DATES = (
+    "%Y-%m-%d",
+    "%Y/%m/%d",
+    "%m/%d/%Y",
+    "%d/%m/%Y",
+    "%m/%d/%y",
+    "%d/%m/%y",
+    "%d.%m.%Y",
+    "%d.%m.%y",
+    "%m-%d-%Y",
+    "%d-%m-%Y",
+)
 _CLOCKS = ("", " %H:%M:%S%.f", " %H:%M", "T%H:%M:%S%.f", "T%H:%M", " %I:%M:%S %p", " %I:%M %p")
 FORMATS = (
     "%Y-%m-%dT%H:%M:%S%.f%#z",
     "%Y-%m-%d %H:%M:%S%.f%#z",
+    "%Y-%m-%dT%H:%M%#z",
+    "%Y-%m-%d %H:%M:%S%.f UTC",
     *(date + clock for date, clock in product(_DATES, _CLOCKS)),
     "%Y%m%d",
     "%d %b %Y",
+    "%d-%b-%Y",
     "%b %d, %Y",
     "%d %B %Y",
     "%B %d, %Y",
@@ -60,6 +74,7 @@ def read_times(column: pl.Series, format_: str | None = None) -> tuple[pl.Series
         return column.cast(pl.Datetime("us")), "date"
     if isinstance(column.dtype, pl.Datetime):
         return _in_utc(column), "time"
+    column = _plain(column)
     for candidate in filter(None, (format_, *_candidates(column))):
         times = _parse(column, candidate)
         if times is not None and times.null_count() == column.null_count():
@@ -69,10 +84,18 @@ def read_times(column: pl.Series, format_: str | None = None) -> tuple[pl.Series
 
 def also_day_first(column: pl.Series, format_: str) -> bool:
     """Whether a column read month first could as well be read day first."""
+    column = _plain(column)
     if not format_.startswith(("%m/%d", "%m-%d")) or column.dtype != pl.String:
         return False
     times = _parse(column, "%d" + format_[2] + "%m" + format_[5:])
     return times is not None and times.null_count() == column.null_count()
+
+
+def _plain(column: pl.Series) -> pl.Series:
+    """Categories and whole numbers (Unix times, or dates like 20140401) as text, NaN as missing."""
+    if column.dtype.is_integer() or column.dtype in (pl.Categorical, pl.Enum):
+        return column.cast(pl.String)
+    return column.fill_nan(None) if column.dtype.is_float() else column
 
 
 def _candidates(column: pl.Series) -> list[str]:
@@ -94,14 +117,17 @@ def _unix_unit(numbers: pl.Series) -> str:
 
 def _parse(column: pl.Series, format_: str) -> pl.Series | None:
     if format_ in _PER_MICROSECOND:
+        if column.dtype != pl.String and not column.dtype.is_numeric():
+            return None
         numbers = column.cast(pl.Float64, strict=False) * _PER_MICROSECOND[format_]
         return numbers.floor().cast(pl.Int64, strict=False).cast(pl.Datetime("us"))
     if column.dtype != pl.String:
         return None
     try:
-        return _in_utc(column.str.to_datetime(format_, time_unit="us", strict=False))
+        times = _in_utc(column.str.to_datetime(format_, time_unit="us", strict=False))
     except pl.exceptions.PolarsError:
         return None
+    return times.set(times.dt.year() < 1000, None)  # %Y reads 14 as the year 14
 
 
 def _in_utc(times: pl.Series) -> pl.Series:
@@ -111,9 +137,10 @@ def _in_utc(times: pl.Series) -> pl.Series:
 
 def _complaint(column: pl.Series) -> str:
     best, fewest = None, len(column) + 1
-    for format_ in FORMATS:
+    for format_ in (*FORMATS, "unix s"):
         times = _parse(column, format_)
         if times is not None and times.null_count() < min(fewest, len(column)):
             best, fewest = times, times.null_count()
-    row = 0 if best is None else int((best.is_null() & column.is_not_null()).arg_max() or 0)
+    given = column.is_not_null()
+    row = int((given if best is None else best.is_null() & given).arg_max() or 0)
     return f"row {row + 1}: '{column[row]}' in column '{column.name}' is not a date or time that can be read"

@@ -1,6 +1,6 @@
 """The joint model: every entry is a multilinear part plus a nonlinear part.
 
-    x̂(i_1, …, i_N) = g({A_n(i_n,:)}) + f({B_n(i_n,:)}; θ)                     eq. (1)
+x̂(i_1, …, i_N) = g({A_n(i_n,:)}) + f({B_n(i_n,:)}; θ)                     eq. (1)
 """
 
 from __future__ import annotations
@@ -130,7 +130,11 @@ class JointModel(nn.Module):
         return model
 
     def __repr__(self) -> str:
-        width = f"{describe_nonlinear(self.nonlinear.part).partition(',')[0]} of width {self.rank[1]}" if self.nonlinear else ""
+        width = (
+            f"{describe_nonlinear(self.nonlinear.part).partition(',')[0]} of width {self.rank[1]}"
+            if self.nonlinear
+            else ""
+        )
         halves = " + ".join(filter(None, (self.linear, width)))
         sizes = " x ".join(map(str, self.shape))
         return f"JointModel {sizes}: {halves}, {self.n_parameters():,} parameters"
@@ -138,9 +142,14 @@ class JointModel(nn.Module):
 
 def check_rank(rank: tuple[int, int]) -> tuple[int, int]:
     """R and F as whole numbers, neither negative."""
-    if len(rank) != 2 or any(int(part) != part or part < 0 for part in rank):
+    try:
+        linear, nonlinear = rank
+        whole = int(linear) == linear >= 0 and int(nonlinear) == nonlinear >= 0
+    except (TypeError, ValueError, OverflowError):  # not two things, not numbers, not finite
+        whole = False
+    if not whole:
         raise ConfigError(f"rank {rank!r} is not (R, F) with two whole numbers, neither negative")
-    return int(rank[0]), int(rank[1])
+    return int(linear), int(nonlinear)
 
 
 def evaluate_in_batches(half: Callable[[Tensor], Tensor], indices: Tensor, batch: int) -> Tensor:

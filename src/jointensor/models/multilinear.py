@@ -87,7 +87,7 @@ def parse_blocks(spec: str) -> dict[str, int]:
             raise ConfigError(f"there is no multilinear block '{name}'; {nearest(name, ('mean', 'bias', 'cp:R'))}")
         if name in blocks:
             raise ConfigError(f"block '{name}' occurs twice in '{spec}'")
-        if (name == "cp") != bool(sign) or (sign and not (rank.isdigit() and int(rank) > 0)):
+        if (name == "cp") != bool(sign) or (sign and not (rank.isdecimal() and int(rank) > 0)):
             raise ConfigError(f"'{piece}': write mean, bias, or cp:R with R at least 1")
         blocks[name] = int(rank) if sign else 1
     return blocks

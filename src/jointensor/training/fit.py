@@ -20,6 +20,7 @@ from jointensor.errors import ConfigError, DataError
 from jointensor.metrics import measure
 from jointensor.models.joint import JointModel, evaluate_in_batches
 from jointensor.training.history import Epoch, OnEpoch
+from jointensor.training.losses import make_loss
 from jointensor.training.phases import train
 from jointensor.training.predictor import Predictor
 from jointensor.training.recipe import Recipe, make_recipe
@@ -34,7 +35,7 @@ was not finite. ``dead``: every prediction is the same number."""
 class Attempt:
     """One start and how it ended."""
 
-    seed: int
+    number: int
     outcome: Outcome
     rfe: float
     """On validation entries (training entries where there are none)."""
@@ -58,6 +59,8 @@ class Fit:
     """All epochs of all attempts."""
     outcome: Outcome
     restarts: int
+    attempt: int
+    """Which start was kept, counted from 0."""
     failed: bool
     """Whether even the best attempt has a validation RFE ≥ 1."""
     nonlinear_dead: bool
@@ -121,9 +124,9 @@ def fit(
             trainer = Trainer(
                 model, train_entries, valid_entries, recipe, attempt=number, deadline=begin + budget, on_epoch=on_epoch
             )
-            attempt = _attempt(trainer, seed)
+            attempt = _attempt(trainer)
         history += attempt.history
-        if best is None or (best.failed and attempt.rfe < best.rfe):
+        if best is None or (attempt.failed, attempt.rfe) < (best.failed, best.rfe):
             best = attempt
         if not best.failed or time.monotonic() - begin > budget:
             break
@@ -135,6 +138,7 @@ def fit(
         history=history,
         outcome=best.outcome,
         restarts=number,
+        attempt=best.number,
         failed=best.failed,
         nonlinear_dead=best.nonlinear_dead,
         seed=seed,
@@ -148,13 +152,13 @@ def schedule_of(result: Fit) -> Recipe:
 
     For training once more on all entries, where nothing is left to tell when to stop.
     """
-    last = [row for row in result.history if row.attempt == result.history[-1].attempt]
-    best = max((row.epoch for row in last if row.best), default=len(last))
-    kept = [row for row in last if row.epoch <= best]
+    rows = [row for row in result.history if row.attempt == result.attempt]
+    steps = [row for row in rows if row.best] or rows  # refinement goes on from the best state of alternation
+    last = max((row.epoch for row in steps), default=0)
     return replace(
         result.recipe,
-        rounds=max((row.round for row in kept), default=0),
-        refine_epochs=sum(row.phase == "refine" for row in kept),
+        rounds=max((row.round for row in steps), default=0),
+        refine_epochs=sum(row.phase == "refine" and row.epoch <= last for row in rows),
         tolerance=0.0,
         patience=0,
     )
@@ -175,12 +179,12 @@ def pick_device(device: str) -> torch.device:
 def _check(model: JointModel, split: Split, recipe: Recipe) -> None:
     if model.shape != split.train.shape:
         raise ConfigError(f"the model has shape {model.shape}, the tensor {split.train.shape}")
-    if recipe.loss == "kl" and split.train.values.min() < 0:
-        row = int(np.argmin(split.train.values))
-        raise DataError(f"the kl loss needs values of at least 0; there is a value of {split.train.values[row]:g}")
+    lowest = min(float(part.values.min(initial=0.0)) for part in (split.train, split.valid))
+    if make_loss(recipe.loss).nonnegative and lowest < 0:
+        raise DataError(f"the {recipe.loss} loss needs values of at least 0; there is a value of {lowest:g}")
 
 
-def _attempt(trainer: Trainer, seed: int) -> Attempt:
+def _attempt(trainer: Trainer) -> Attempt:
     model = trainer.model
     trainer.start()
     outcome: Outcome
@@ -201,7 +205,8 @@ def _attempt(trainer: Trainer, seed: int) -> Attempt:
     dead = f is not None and _constant(evaluate_in_batches(f, entries.indices, EVALUATION_BATCH), entries.values)
     state = {k: v.detach().clone() for k, v in model.state_dict().items()}
     rfe = measure(predicted.cpu(), entries.values.cpu()).rfe
-    return Attempt(seed, outcome, rfe if math.isfinite(rfe) else math.inf, dead, state, trainer.history)
+    rfe = rfe if math.isfinite(rfe) else math.inf
+    return Attempt(trainer.attempt, outcome, rfe, dead, state, trainer.history)
 
 
 def _constant(predicted: Tensor, values: Tensor) -> bool:

@@ -22,6 +22,8 @@ class Epoch:
     seconds: float
     best: bool
     """Whether this is the best state so far."""
+    most: int
+    """How many epochs the recipe allows in all."""
 
     def to_dict(self) -> dict[str, Any]:
         """The row as it is written to ``history.jsonl``."""

@@ -34,9 +34,9 @@ def huber(predicted: Tensor, observed: Tensor, *, delta: float = 1.0) -> Tensor:
 
 def kullback_leibler(predicted: Tensor, observed: Tensor) -> Tensor:
     """x log(x / x̂) − x + x̂, for x ≥ 0 and x̂ > 0; zero exactly where x̂ = x."""
-    floor = torch.finfo(predicted.dtype).tiny
-    predicted = predicted.clamp_min(floor)
-    return torch.xlogy(observed, observed / predicted) - observed + predicted
+    counted = torch.where(observed > 0, observed, 1.0)  # 0 log 0 = 0, with a gradient of 0
+    ratio = (predicted / counted).clamp_min(torch.finfo(predicted.dtype).tiny)
+    return -observed * ratio.log() - observed + predicted
 
 
 @dataclass(frozen=True)

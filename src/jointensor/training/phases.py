@@ -1,6 +1,6 @@
 """The algorithm of the paper, one function per phase.
 
-    warm start (one half)  ─▶  alternate (f | g fixed, g | f fixed)  ─▶  refine (both)
+warm start (one half)  ─▶  alternate (f | g fixed, g | f fixed)  ─▶  refine (both)
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ class HalfModel(NamedTuple):
 def train(trainer: Trainer) -> None:
     """All phases of the recipe; a model with one half only, or naive training, goes straight to the last."""
     model = trainer.model
-    both = model.multilinear is not None and model.nonlinear is not None
-    if both and trainer.recipe.training == "alternating":
-        warm_start(trainer)
-        alternate(trainer)
+    if trainer.recipe.training == "alternating":
+        if model.multilinear is not None and model.nonlinear is not None:
+            warm_start(trainer)
+            alternate(trainer)
+        elif model.multilinear is not None:
+            guess_components(trainer)
     refine(trainer)
 
 

@@ -64,7 +64,9 @@ class Recipe:
                 raise ConfigError(f"recipe: {name} is {getattr(self, name)}, it must not be negative")
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
-                raise ConfigError(f"recipe: {name} '{getattr(self, name)}'; {nearest(str(getattr(self, name)), allowed)}")
+                raise ConfigError(
+                    f"recipe: {name} '{getattr(self, name)}'; {nearest(str(getattr(self, name)), allowed)}"
+                )
         make_loss(self.loss)
 
 

@@ -85,8 +85,19 @@ class Trainer:
         self.best_state: dict[str, Tensor] | None = None
         self.converged = False
 
+    @property
+    def most(self) -> int:
+        """How many epochs the recipe allows in all."""
+        recipe, model = self.recipe, self.model
+        both = model.multilinear is not None and model.nonlinear is not None
+        alternating = both and recipe.training == "alternating"
+        return recipe.refine_epochs + (
+            recipe.warm_epochs + 2 * recipe.rounds * recipe.epochs_per_turn if alternating else 0
+        )
+
     def start(self) -> None:
         """Set the model to a new random start."""
+        self.model.eval()
         self.model.link = self.loss.link
         self.levels = initialise(self.model, self.train.values, start=self.recipe.start)
 
@@ -110,7 +121,14 @@ class Trainer:
         return Fixed(*(evaluate_in_batches(half, e.indices, EVALUATION_BATCH) for e in (self.train, self.valid)))
 
     def epoch(
-        self, half: Half, fixed: Fixed, optimizer: torch.optim.Optimizer, phase: str, round_: int = 0, *, keep: bool = True
+        self,
+        half: Half,
+        fixed: Fixed,
+        optimizer: torch.optim.Optimizer,
+        phase: str,
+        round_: int = 0,
+        *,
+        keep: bool = True,
     ) -> float:
         """One shuffled pass over the training entries; returns the figure that stopping looks at."""
         if time.monotonic() > self.deadline:
@@ -127,7 +145,9 @@ class Trainer:
             self.best_figure = figure
             self.best_state = {k: v.detach().clone() for k, v in self.model.state_dict().items()}
         seconds = time.perf_counter() - begin
-        row = Epoch(self.attempt, phase, round_, len(self.history) + 1, train_figure, valid_figure, seconds, best)
+        row = Epoch(
+            self.attempt, phase, round_, len(self.history) + 1, train_figure, valid_figure, seconds, best, self.most
+        )
         self.history.append(row)
         if self.on_epoch is not None:
             self.on_epoch(row)
@@ -135,6 +155,7 @@ class Trainer:
 
     def _descend(self, half: Half, fixed: Fixed, optimizer: torch.optim.Optimizer) -> float:
         link, train, size = LINKS[self.model.link], self.train, self.recipe.batch_size
+        self.model.train()  # dropout and the like are on in here only
         order = torch.randperm(len(train), device=train.values.device)
         total = torch.zeros((), device=train.values.device)
         for start in range(0, len(train), size):
@@ -146,6 +167,7 @@ class Trainer:
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             total += loss.detach() * len(batch)
+        self.model.eval()
         return float(total) / len(train)
 
     def _validate(self, half: Half, fixed: Fixed) -> float:

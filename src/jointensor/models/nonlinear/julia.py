@@ -1,9 +1,9 @@
 """The paper's own f: two flows over the rows, a gate between them, an output layer.
 
-    b̃ = σ(B_1(i_1,:) ⊙ ⋯ ⊙ B_N(i_N,:))               product flow
-    b̆ = MLP(B_1(i_1,:) ⊕ ⋯ ⊕ B_N(i_N,:))              concatenation flow, N·F → F² → F
-    b = z ⊙ b̃ + (1 − z) ⊙ b̆                           gate
-    f = σ(wᵀ b + ε)                                    output layer
+b̃ = σ(B_1(i_1,:) ⊙ ⋯ ⊙ B_N(i_N,:))               product flow
+b̆ = MLP(B_1(i_1,:) ⊕ ⋯ ⊕ B_N(i_N,:))              concatenation flow, N·F → F² → F
+b = z ⊙ b̃ + (1 − z) ⊙ b̆                           gate
+f = σ(wᵀ b + ε)                                    output layer
 """
 
 from __future__ import annotations
@@ -72,6 +72,8 @@ class Julia(Nonlinear):
         super().__init__(n_modes, width, activation=activation, mixed=mixed, output=output, gate=gate, hidden=hidden)
         if gate not in self.gates:
             raise ConfigError(f"gate '{gate}': {nearest(gate, self.gates)}")
+        if not isinstance(hidden, int) or hidden < 0:
+            raise ConfigError(f"hidden is {hidden!r}, it must be a whole number, not negative")
         hidden = hidden or width**2
         self.activation = make_activation(activation)
         self.mlp = nn.Sequential(

@@ -1,0 +1,44 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all check fmt identifiability clean
+
+help: ## list the commands
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk 'BEGIN {FS = ":.*## "} {printf "  make %-16s %s\n", $$1, $$2}'
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(READY)
+
+setup: $(READY) ## make the virtual environment and install everything, pinned
+
+demo: $(READY) ## generate an epidemic with gaps, fill it in, compare; writes demo/
+	rm -rf demo
+	$(BIN)/jointensor demo --out demo
+
+test: $(READY) ## the default test suite and the doctests
+	$(BIN)/python -m pytest
+
+test-all: $(READY) ## the default suite and the long tests
+	$(BIN)/python -m pytest -m ''
+
+check: $(READY) ## format, lint, types, layers, spelling
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/codespell src tests docs examples README.md CHANGELOG.md CONTRIBUTING.md
+
+fmt: $(READY) ## format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+identifiability: $(READY) ## the paper's identifiability experiment, ten seeds
+	$(BIN)/python -m jointensor.experiments.identifiability --seeds 10
+
+clean: ## remove the environment and what the commands wrote
+	rm -rf $(VENV) demo runs dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

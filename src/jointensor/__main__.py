@@ -1,0 +1,6 @@
+"""``python -m jointensor`` is the command line."""
+
+from jointensor.cli import main
+
+if __name__ == "__main__":
+    main()

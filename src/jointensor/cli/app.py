@@ -1,0 +1,221 @@
+"""The commands: what they take and what they call."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jointensor._version import __version__
+from jointensor.errors import ConfigError, JointensorError
+
+app = typer.Typer(
+    help="Fill in the missing entries of large, sparse, N-way tensors: multilinear plus nonlinear, trained jointly.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+RunFolder = Annotated[Path, typer.Argument(help="Run folder that `fit` wrote.", metavar="RUN")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print errors only.")]
+Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
+
+
+def main() -> None:
+    """Run the command line; errors of the user's become one line and an exit code."""
+    try:
+        app()
+    except ConfigError as error:
+        _stop(error, 2)
+    except (JointensorError, OSError) as error:
+        _stop(error, 1)
+    except KeyboardInterrupt:
+        _stop("interrupted", 1)
+
+
+def _stop(error: object, code: int) -> None:
+    sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
+    sys.exit(code)
+
+
+def _version(*, asked: bool) -> None:
+    if asked:
+        typer.echo(f"jointensor {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=lambda v: _version(asked=v))
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def fit(
+    source: Annotated[Path | None, typer.Argument(help="Table, .npz or .tns with the observed entries.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder to make.", metavar="RUN")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Finish a run that was interrupted.", metavar="RUN")] = None,
+    modes: Annotated[str | None, typer.Option(help="Columns that are the modes: user,movie,day.")] = None,
+    mode: Annotated[
+        list[str] | None, typer.Option(help="One mode as NAME=EXPR: a column, day(col), or SQL. Repeatable.")
+    ] = None,
+    value: Annotated[str | None, typer.Option(help="Column with the values, or 'count' to count rows.")] = None,
+    duplicates: Annotated[str, typer.Option(help="Rows that share a cell: error, sum, mean, count or last.")] = "error",
+    order: Annotated[str | None, typer.Option(help="Order of modes: day=ordered,hour=cyclic,user=none.")] = None,
+    rank: Annotated[str, typer.Option(help="R/F: multilinear/nonlinear components.")] = "4/16",
+    linear: Annotated[str | None, typer.Option(help="Multilinear blocks, such as mean+bias+cp:4; replaces R.")] = None,
+    nonlinear: Annotated[str, typer.Option(help="Nonlinear part: NAME[,key=value].")] = "julia",
+    recipe: Annotated[str, typer.Option(help="Training recipe.")] = "paper",
+    set_: Annotated[list[str] | None, typer.Option("--set", help="A recipe field as FIELD=VALUE. Repeatable.")] = None,
+    loss: Annotated[str | None, typer.Option(help="squared, absolute, huber or kl.")] = None,
+    split: Annotated[str, typer.Option(help="standard, first:N, time:MODE, slices:MODE or group:MODES.")] = "standard",
+    split_seed: Annotated[int, typer.Option(help="Seed of the split.", min=0)] = 0,
+    test: Annotated[float, typer.Option(help="Share of entries kept for testing; 0 keeps none.")] = 0.2,
+    test_file: Annotated[Path | None, typer.Option(help="Test entries of your own.")] = None,
+    valid: Annotated[float, typer.Option(help="Share of the rest that decides when to stop.")] = 0.1,
+    seed: Annotated[int, typer.Option(help="Seed of the model; never moves the split.", min=0)] = 0,
+    refit: Annotated[bool, typer.Option("--refit", help="Train once more on all entries and keep that model.")] = False,
+    engine: Annotated[str, typer.Option(help="auto or reference.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 …")] = "auto",
+    budget: Annotated[float | None, typer.Option(help="Seconds for everything.", min=0)] = None,
+    no_restart: Annotated[bool, typer.Option("--no-restart", help="Do not start again after a failure.")] = False,
+    separator: Annotated[str | None, typer.Option(help="Field separator of a text table.")] = None,
+    no_header: Annotated[bool, typer.Option("--no-header", help="The table's first line is data.")] = False,
+    columns: Annotated[str | None, typer.Option(help="Names of the columns: a,b,c.")] = None,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Fit a model to observed entries and write a run folder."""
+    from jointensor.cli.options import fit_config
+    from jointensor.cli.screen import Screen
+    from jointensor.experiments.run import resume as resume_run
+    from jointensor.experiments.run import run
+
+    screen = Screen(quiet=quiet, json=json)
+    if resume is not None:
+        if source is not None or out is not None:
+            raise ConfigError("--resume takes a run folder and nothing else: jointensor fit --resume RUN")
+        with screen.listening() as listener:
+            metrics = resume_run(resume, listener)
+        screen.metrics(metrics, resume)
+        return
+    if source is None or out is None:
+        raise ConfigError("fit needs a source and a run folder: jointensor fit SOURCE --out RUN")
+    config = fit_config(
+        source, modes=modes, mode=mode, value=value, duplicates=duplicates, order=order, rank=rank, linear=linear,
+        nonlinear=nonlinear, recipe=recipe, changes=set_, loss=loss, split=split, split_seed=split_seed, test=test,
+        test_file=test_file, valid=valid, seed=seed, refit=refit, engine=engine, device=device, budget=budget,
+        no_restart=no_restart, separator=separator, no_header=no_header, columns=columns,
+    )  # fmt: skip
+    with screen.listening() as listener:
+        metrics = run(config, out, listener)
+    screen.metrics(metrics, out)
+
+
+@app.command()
+def predict(
+    run: RunFolder,
+    queries: Annotated[Path, typer.Argument(help="Entries to predict, in any readable format.")],
+    out: Annotated[Path, typer.Option(help="File to write: the queries with a prediction beside them.")],
+    quiet: Quiet = False,
+) -> None:
+    """Predict entries; they come back in their order."""
+    from jointensor.cli.screen import Screen
+    from jointensor.experiments.predict import predict_file
+    from jointensor.experiments.folder import load_run
+
+    screen = Screen(quiet=quiet)
+    count, unseen = predict_file(load_run(run), queries, out)
+    if unseen:
+        screen.note(
+            f"{unseen:,} of {count:,} queries have a label that no training entry had; "
+            "the additive-bias predictor answered them (column 'unseen')"
+        )
+    screen.result(f"{count:,} predictions written to {out}")
+
+
+@app.command()
+def evaluate(
+    run: RunFolder,
+    test: Annotated[Path, typer.Argument(help="Entries with values, in any readable format.")],
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Compare predictions with observed entries."""
+    from jointensor.cli.screen import Screen
+    from jointensor.data.entries import read_entries
+    from jointensor.evaluation.evaluate import evaluate_entries
+    from jointensor.experiments.folder import load_run
+
+    loaded = load_run(run)
+    indices, values = read_entries(test, loaded.modes, loaded.spec)
+    Screen(quiet=quiet, json=json).figures(evaluate_entries(loaded.predictor, indices, values))
+
+
+@app.command()
+def complete(
+    run: RunFolder,
+    out: Annotated[Path, typer.Option(help="Table to write.")],
+    where: Annotated[str | None, typer.Option(help="SQL condition on labels: \"day = '2014-04-01'\".")] = None,
+    top: Annotated[int | None, typer.Option(help="Only the K missing cells with the largest predictions.")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Every cell of the tensor.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Fill in every cell of a part of the tensor, or its largest predictions."""
+    from jointensor.cli.screen import Screen
+    from jointensor.experiments.predict import complete_file
+    from jointensor.experiments.folder import load_run
+
+    if where is None and top is None and not all_:
+        raise ConfigError("complete needs --where CONDITION, --top K or --all, since a tensor has very many cells")
+    screen = Screen(quiet=quiet)
+    complete_file(load_run(run), out, where=where, top=top, on_note=screen.note)
+    screen.result(f"written to {out}")
+
+
+@app.command()
+def components(
+    run: RunFolder,
+    out: Annotated[Path | None, typer.Option(help="Picture to draw; RUN/components.png if not given.")] = None,
+    top: Annotated[int, typer.Option(help="Labels per mode.", min=1)] = 5,
+    no_picture: Annotated[bool, typer.Option("--no-picture", help="Print only.")] = False,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Show the multilinear components: top labels of every mode, and a picture."""
+    from jointensor.atomic import write_whole
+    from jointensor.cli.screen import Screen
+    from jointensor.evaluation.components import draw_components, read_components
+    from jointensor.experiments.folder import load_run
+
+    loaded = load_run(run)
+    found = read_components(loaded.predictor.model.linear_factors, loaded.modes)
+    screen = Screen(quiet=quiet, json=json)
+    screen.components(found, top)
+    if not no_picture:
+        picture = out or run / "components.png"
+        write_whole(picture, lambda draft: draw_components(found, draft))
+        screen.note(f"picture: {picture}")
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder to make.")] = Path("demo"),
+    seed: Annotated[int, typer.Option(help="Seed of the generated data and of the models.", min=0)] = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Generate an epidemic with gaps in its reporting, fill it in, and compare."""
+    from jointensor.cli.screen import Screen
+    from jointensor.experiments.demo import run_demo
+
+    screen = Screen(quiet=quiet)
+    with screen.listening() as listener:
+        rows = run_demo(out, seed=seed, listener=listener)
+    screen.demo(rows, out)

@@ -1,0 +1,180 @@
+"""What people see: notes and progress on stderr, results on stdout."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from jointensor.evaluation.components import Components
+from jointensor.experiments.report import figure_rows
+from jointensor.experiments.run import Listener
+from jointensor.training.history import Epoch
+
+LINE_EVERY = 5.0
+"""Seconds between progress lines where there is no terminal."""
+
+
+class Screen:
+    """Notes and progress to stderr, results to stdout; ``quiet`` leaves neither."""
+
+    def __init__(self, *, quiet: bool = False, json: bool = False) -> None:
+        self.quiet, self.json = quiet, json
+        self.side = Console(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
+        self.main = Console(quiet=quiet, highlight=False)
+
+    def note(self, text: str) -> None:
+        """A line beside the results."""
+        self.side.print(text, markup=False)
+
+    def result(self, text: str) -> None:
+        """A line of results."""
+        self.main.print(text, markup=False, soft_wrap=True)
+
+    @contextmanager
+    def listening(self) -> Iterator[Listener]:
+        """A listener that shows a bar on a terminal and plain lines elsewhere."""
+        if self.quiet or not self.side.is_terminal:
+            yield Listener(self.note, None if self.quiet else _Lines(self))
+            return
+        columns = (
+            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[figures]}"),
+            TimeElapsedColumn(), TextColumn("left at most"), TimeRemainingColumn(),
+        )  # fmt: skip
+        with Progress(*columns, console=self.side, transient=True) as progress:
+            yield Listener(lambda text: progress.console.print(text, markup=False), _Bar(progress))
+
+    def metrics(self, metrics: dict[str, Any], path: Path) -> None:
+        """Figures of a finished run."""
+        if self._as_json(metrics):
+            return
+        table = _figure_table(figure_rows(metrics))
+        if table is not None:
+            self.main.print(table)
+        judged = metrics["test"] or metrics["valid"]
+        if judged and judged["cold"]["n"]:
+            self.result(
+                f"{judged['warm']['n']:,} entries with labels seen in training: RMSE {_number(judged['warm']['rmse'])}; "
+                f"{judged['cold']['n']:,} with a label that was not: RMSE {_number(judged['cold']['rmse'])}"
+            )
+        self.result(
+            f"{metrics['outcome']} after {metrics['epochs']} epochs, {metrics['seconds']:.0f} s, "
+            f"{metrics['restarts']} restarts; run folder: {path}"
+        )
+        if metrics["nonlinear_dead"]:
+            self.note("the nonlinear part ended as a constant: the multilinear part alone carries this fit")
+
+    def figures(self, figures: dict[str, Any]) -> None:
+        """Figures on a set of entries."""
+        if self._as_json(figures):
+            return
+        table = Table("entries", *(_right(t) for t in ("n", "RMSE", "MAE", "RFE")))
+        for name, part in (
+            ("all", figures),
+            ("labels seen in training", figures["warm"]),
+            ("a label unseen", figures["cold"]),
+        ):
+            table.add_row(name, f"{part['n']:,}", *(_number(part[key]) for key in ("rmse", "mae", "rfe")))
+        self.main.print(table)
+
+    def components(self, components: Components, top: int) -> None:
+        """Top labels of every mode per component."""
+        if self._as_json(components.to_dict(top)):
+            return
+        table = Table("component", _right("weight"), *(mode.name for mode in components.modes), show_lines=True)
+        for r, weight in enumerate(components.weights):
+            cells = [
+                "\n".join(f"{label}  {v:+.3f}" for label, v in components.top(r, n, top))
+                for n in range(len(components.modes))
+            ]
+            table.add_row(str(r + 1), _number(float(weight)), *cells)
+        self.main.print(table)
+
+    def demo(self, rows: list[dict[str, Any]], out: Path) -> None:
+        """The demo's table, what it wrote, and what to try next."""
+        table = _figure_table(rows)
+        if table is not None:
+            self.main.print(table)
+        for line in (
+            f"filled-in table: {out / 'filled.csv'}",
+            f"pictures:        {out / 'regions.png'}, {out / 'components.png'}",
+            f"run folder:      {out / 'run'} (open {out / 'run' / 'report.html'})",
+            "",
+            "Try next, with a table of your own:",
+            "  jointensor fit TABLE.csv --modes place,what,day --value number --out runs/first",
+            "  jointensor predict runs/first QUERIES.csv --out answers.csv",
+            f"or look closer at this one:  jointensor components {out / 'run'}",
+        ):
+            self.result(line)
+
+    def _as_json(self, data: Any) -> bool:
+        if self.json and not self.quiet:
+            sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+        return self.json
+
+
+class _Lines:
+    """Progress as plain lines, one every few seconds."""
+
+    def __init__(self, screen: Screen) -> None:
+        self.screen, self.last = screen, time.monotonic()
+
+    def __call__(self, row: Epoch) -> None:
+        if time.monotonic() - self.last >= LINE_EVERY:
+            self.last = time.monotonic()
+            self.screen.note(f"epoch {row.epoch}  {row.phase}  {_epoch_figures(row)}")
+
+
+class _Bar:
+    """Progress as a bar; the end is the most epochs the recipe allows."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+        self.task = progress.add_task("reading", total=None, figures="")
+
+    def __call__(self, row: Epoch) -> None:
+        self.progress.update(
+            self.task,
+            total=row.most,
+            completed=row.epoch,
+            description=f"epoch {row.epoch} {row.phase}",
+            figures=_epoch_figures(row),
+        )
+
+
+def _epoch_figures(row: Epoch) -> str:
+    valid = "" if row.valid_loss is None else f", validation {row.valid_loss:.4g}"
+    attempt = f" (start {row.attempt + 1})" if row.attempt else ""
+    return f"training {row.train_loss:.4g}{valid}{attempt}"
+
+
+def _figure_table(rows: list[dict[str, Any]]) -> Table | None:
+    if not rows:
+        return None
+    table = Table(
+        f"on {rows[0]['n']:,} {rows[0]['on']} entries",
+        *(_right(t) for t in ("RMSE", "MAE", "RFE", "skill over the mean")),
+    )
+    for row in rows:
+        skill = "–" if row["skill"] is None else f"{100 * row['skill']:+.1f} %"
+        style = "bold" if row["best"] else None
+        table.add_row(row["model"], *(_number(row[key]) for key in ("rmse", "mae", "rfe")), skill, style=style)
+    return table
+
+
+def _right(title: str) -> Any:
+    from rich.table import Column
+
+    return Column(title, justify="right")
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"

@@ -1,0 +1,121 @@
+"""Delimited text, plain or gzipped: every column is text, as it is written."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import polars as pl
+
+from jointensor.errors import DataError
+
+if TYPE_CHECKING:
+    from jointensor.data.tables import TableSpec
+
+_GZIP = b"\x1f\x8b"
+_TAIL = 1 << 16
+
+
+def read_text(path: Path, spec: TableSpec | None = None) -> pl.DataFrame:
+    """A table; blank lines at its end are left out."""
+    line = first_line(path)
+    separator = (spec.separator if spec is not None else None) or guess_separator(path, line)
+    header = spec is None or spec.header
+    try:
+        frame = pl.read_csv(path, separator=separator, has_header=header, infer_schema=False, glob=False)
+    except pl.exceptions.PolarsError as error:
+        reason = _wrong_line(path, separator) or str(error).strip().splitlines()[0]
+        raise DataError(f"{path} cannot be read as a table: {reason}") from None
+    frame = _without_blank_end(frame)
+    _refuse_cut_line(path, separator, frame)
+    if spec is not None and spec.columns is not None:
+        if len(spec.columns) != frame.width:
+            raise DataError(f"{path} has {frame.width} columns, but --columns names {len(spec.columns)}")
+        frame = pl.DataFrame(frame.get_columns()).rename(dict(zip(frame.columns, spec.columns, strict=True)))
+    return frame
+
+
+def first_line(path: Path) -> str:
+    """The first line of a text file; refuses files that are not text."""
+    try:
+        with _open(path) as file:
+            block = file.read(_TAIL)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} cannot be unpacked: {error} (is the file cut off?)") from None
+    if b"\0" in block:
+        raise DataError(f"{path} is not text: it holds zero bytes (if it is an archive, unpack it first)")
+    return block.removeprefix(b"\xef\xbb\xbf").partition(b"\n")[0].decode("utf-8", errors="replace").rstrip("\r")
+
+
+def guess_separator(path: Path, line: str) -> str:
+    """The separator of delimited text, from its name or its first line."""
+    suffix = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
+    if suffix in (".csv", ".tsv"):
+        return "," if suffix == ".csv" else "\t"
+    try:
+        return csv.Sniffer().sniff(line, delimiters="\t,;|").delimiter
+    except csv.Error:
+        return ","
+
+
+def fields_of(line: str, separator: str) -> list[str]:
+    """The fields of one line."""
+    return next(csv.reader([line], delimiter=separator), [])
+
+
+def _open(path: Path) -> IO[bytes]:
+    file = path.open("rb")
+    packed = file.read(2) == _GZIP
+    file.seek(0)
+    if not packed:
+        return file
+    file.close()
+    return gzip.open(path)  # type: ignore[return-value]
+
+
+def _wrong_line(path: Path, separator: str) -> str | None:
+    """Says which line is not like the first; ``None`` where all are."""
+    start, width = 1, 0
+    with _open(path) as file:
+        rows = csv.reader(_decoded(file), delimiter=separator, strict=True)
+        try:
+            for row in rows:
+                width = width or len(row)
+                if len(row) > width:
+                    return f"line {start} has {len(row)} fields, the first line has {width}"
+                start = rows.line_num + 1
+        except csv.Error:
+            return f"line {start}: a quoted field does not end (is the file cut off?)"
+        except UnicodeDecodeError:
+            return f"line {rows.line_num + 1} is not UTF-8 text"
+        except (OSError, EOFError, zlib.error) as error:
+            return f"{error} (is the file cut off?)"
+    return None
+
+
+def _decoded(file: IO[bytes]) -> Iterator[str]:
+    for line in file:
+        yield line.decode("utf-8")
+
+
+def _without_blank_end(frame: pl.DataFrame) -> pl.DataFrame:
+    filled = frame.select(pl.any_horizontal(pl.all().is_not_null())).to_series().arg_true()
+    return frame.head(int(filled[-1]) + 1 if len(filled) else 0)
+
+
+def _refuse_cut_line(path: Path, separator: str, frame: pl.DataFrame) -> None:
+    """Refuse a last line that has neither all its fields nor a line end, even where those fields are not needed."""
+    with _open(path) as file:
+        if isinstance(file, gzip.GzipFile):
+            return  # a gzipped file that was cut does not unpack
+        file.seek(max(0, path.stat().st_size - _TAIL))
+        line = file.read().rpartition(b"\n")[2].decode("utf-8", errors="replace")
+    if line and '"' not in line and line.count(separator) + 1 < frame.width:
+        raise DataError(
+            f"{path}: the last row ({frame.height}) has {line.count(separator) + 1} of {frame.width} fields "
+            "and no line end: the file is cut off"
+        )

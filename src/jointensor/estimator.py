@@ -1,0 +1,276 @@
+"""The library as a scikit-learn regressor: columns of labels in, values out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+import narwhals as nw
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from jointensor.data.expressions import ModeExpression, as_labels
+from jointensor.data.split import split
+from jointensor.data.tables import TableSpec, encode_frame, frame_to_tensor
+from jointensor.errors import DataError, MissingPackageError
+from jointensor.models.joint import JointModel
+from jointensor.training.fit import Fit, fit
+from jointensor.training.recipe import Recipe, make_recipe
+
+try:
+    from sklearn.base import BaseEstimator, RegressorMixin
+    from sklearn.utils import check_array, check_consistent_length, check_random_state, column_or_1d
+    from sklearn.utils.validation import check_is_fitted, validate_data
+except ImportError:
+    raise MissingPackageError(
+        "TensorCompleter needs scikit-learn 1.6 or newer: pip install jointensor[sklearn]"
+    ) from None
+
+if TYPE_CHECKING:
+    from jointensor.data.modes import Mode
+
+
+class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """Regression on columns of labels: every column is a mode of a tensor, every row an observed entry.
+
+    A label is what it says, not how it is stored: 3, 3.0 and "3" are one label, "03" is another. A row
+    with a label that no training entry had is answered by the additive bias predictor, to which the
+    unseen label adds nothing.
+
+    Parameters
+    ----------
+    rank
+        ``(R, F)``: R multilinear and F nonlinear components; either may be 0, not both.
+    linear
+        The multilinear half spelled out, for example ``"mean+bias+cp:4"``; replaces R.
+    nonlinear
+        f as a name with options (``"julia,gate=sigmoid"``), a class, or an instance. An instance is
+        copied by every fit and never trained itself.
+    recipe
+        Every number of training, by name or as a :class:`~jointensor.training.recipe.Recipe`.
+    loss
+        ``squared``, ``absolute``, ``huber`` or ``kl``; ``None`` takes the recipe's.
+    validation_fraction
+        Share of the entries, rounded down, that decides when to stop instead of being learnt from. With 0,
+        or too few entries for one, the training error decides.
+    duplicates
+        What rows that share all their labels become: one entry with their ``mean``, ``sum``, ``count`` or
+        ``last`` value, or an ``error``. Files with such rows are refused unless told otherwise; here
+        they are normal, since scikit-learn resamples with replacement and repeated measurements are
+        plain rows to it.
+    budget
+        Seconds after which training stops with the best state so far; ``None`` sets no limit.
+    device
+        ``auto`` takes a GPU where there is one.
+    random_state
+        Decides which entries validate, and everything random in training. The same number gives the same
+        predictions on the same device; ``None`` draws anew from NumPy's global state.
+
+    Attributes
+    ----------
+    n_features_in_
+        Number of modes.
+    feature_names_in_
+        Names of the columns, where X had text for them; they name the modes too.
+    modes_
+        The modes with their labels, as :class:`~jointensor.data.modes.Mode` objects.
+    model_
+        The trained :class:`~jointensor.models.joint.JointModel`.
+    fit_
+        The whole :class:`~jointensor.training.fit.Fit`.
+    linear_factors_
+        Factor matrices A_n of the CP block, each ``(labels, R)``, rows in the order of the mode's labels;
+        empty without such a block.
+    history_
+        One dict per epoch.
+    outcome_
+        How training ended: ``converged``, ``budget``, ``diverged`` or ``dead``.
+
+    Examples
+    --------
+    >>> from jointensor import TensorCompleter
+    >>> strength = {"ann": 1.0, "bob": 2.0, "eve": 3.0, "joe": 4.0}
+    >>> X = [[user, film, day] for user in strength for film in (1, 2, 3) for day in ("mon", "tue")]
+    >>> y = [strength[user] * film for user, film, _ in X]
+    >>> completer = TensorCompleter(linear="mean+bias+cp:1", rank=(0, 4), random_state=0, device="cpu").fit(X, y)
+    >>> [mode.labels for mode in completer.modes_]
+    [('ann', 'bob', 'eve', 'joe'), ('1', '2', '3'), ('mon', 'tue')]
+    >>> completer.score(X, y) > 0.9
+    True
+    >>> completer.predict([["ann", 2, "tue"], ["someone else", 2, "tue"]]).shape
+    (2,)
+    """
+
+    def __init__(  # noqa: PLR0913 - scikit-learn's settings are arguments of the constructor
+        self,
+        *,
+        rank: tuple[int, int] = (4, 16),
+        linear: str | None = None,
+        nonlinear: str | type[nn.Module] | nn.Module = "julia",
+        recipe: str | Recipe = "paper",
+        loss: str | None = None,
+        validation_fraction: float = 0.1,
+        duplicates: str = "mean",
+        budget: float | None = None,
+        device: str = "auto",
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.rank = rank
+        self.linear = linear
+        self.nonlinear = nonlinear
+        self.recipe = recipe
+        self.loss = loss
+        self.validation_fraction = validation_fraction
+        self.duplicates = duplicates
+        self.budget = budget
+        self.device = device
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> TensorCompleter:
+        """Learn from observed entries.
+
+        Parameters
+        ----------
+        X
+            One column of labels per mode, at least two: a pandas, polars or pyarrow frame, a NumPy array, or
+            a list of rows. Text, whole numbers, fractions and dates, mixed where they have to be.
+        y
+            One finite number per row.
+        """
+        columns = self._columns(X, least=2)
+        validate_data(self, X, y, skip_check_array=True)
+        names = [str(name) for name in getattr(self, "feature_names_in_", [f"x{n}" for n in range(len(columns))])]
+        table, value = _table(columns, names), _free_name(names)
+        numbers = _numbers(y, self)
+        check_consistent_length(table, numbers)
+        spec = TableSpec(tuple(ModeExpression(n, n) for n in names), value, self.duplicates)  # type: ignore[arg-type]
+        tensor = frame_to_tensor(table.with_columns(pl.Series(value, numbers)), spec).tensor
+        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        self.fit_: Fit = fit(
+            self._new_model(tensor.shape, seed),
+            split(tensor, test=0.0, valid=self.validation_fraction, seed=seed),
+            make_recipe(self.recipe, **({} if self.loss is None else {"loss": self.loss})),
+            seed=seed,
+            device=self.device,
+            budget=math.inf if self.budget is None else self.budget,
+        )
+        self.modes_: tuple[Mode, ...] = tensor.modes
+        self.model_: JointModel = self.fit_.model.eval()
+        self.linear_factors_ = [table.cpu().numpy().copy() for table in self.model_.linear_factors]
+        self.history_ = [epoch.to_dict() for epoch in self.fit_.history]
+        self.outcome_ = self.fit_.outcome
+        return self
+
+    def predict(self, X: Any) -> NDArray[np.float64]:
+        """Values of entries, observed or not, in the order of the rows.
+
+        Parameters
+        ----------
+        X
+            Labels, in the columns of ``fit``. Labels that ``fit`` did not see are allowed, missing ones are not.
+        """
+        check_is_fitted(self)
+        columns = self._columns(X)
+        validate_data(self, X, reset=False, skip_check_array=True)
+        table = _table(columns, [mode.name for mode in self.modes_])
+        # double, so that sums over many rows in a metric are as exact as for any other regressor
+        return self.fit_.predict(encode_frame(table, self.modes_, None)).astype(np.float64)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.categorical = True
+        tags.input_tags.string = True
+        return tags
+
+    def _new_model(self, shape: Sequence[int], seed: int) -> JointModel:
+        """An untrained model; a module of the user's is copied, and torch's random state left as it was."""
+        part = deepcopy(self.nonlinear) if isinstance(self.nonlinear, nn.Module) else self.nonlinear
+        with torch.random.fork_rng(devices=[]):
+            # for what a module draws when it is made and training does not reset; it is made on the CPU,
+            # and torch.manual_seed would move the GPU's state too
+            torch.default_generator.manual_seed(seed)
+            return JointModel(shape, self.rank, linear=self.linear, nonlinear=part)
+
+    def _columns(self, X: Any, least: int = 1) -> list[pl.Series]:
+        """Label text of every column, of ``least`` at least, of a frame, an array or a list of rows."""
+        if nw.dependencies.is_into_dataframe(X):
+            return _frame_columns(X, least, type(self).__name__)
+        if isinstance(X, (list, tuple)):
+            X = _as_objects(X)  # NumPy would write the numbers of a mixed list as text: 3.0 would not be 3
+        # missing labels are looked for below: this check would pass over None and stumble over pandas.NA
+        array = check_array(X, dtype=None, ensure_all_finite=False, ensure_min_features=least, estimator=self)
+        return [_column_labels(array[:, n], f"x{n}") for n in range(array.shape[1])]
+
+
+def _as_objects(rows: Sequence[Any]) -> Any:
+    """Rows as an object array; rows of unequal length are left for scikit-learn to refuse."""
+    try:
+        return np.array(rows, dtype=object)
+    except ValueError:
+        return rows
+
+
+def _frame_columns(X: Any, least: int, who: str) -> list[pl.Series]:
+    """Label text of a frame, column by column, each by its own type."""
+    frame = nw.from_native(X, eager_only=True)
+    for found, needed, what in zip(frame.shape, (1, least), ("sample", "feature"), strict=True):
+        if found < needed:  # in the words of scikit-learn, which only knows how to check arrays
+            size = f"{found} {what}(s) (shape={frame.shape})"
+            raise DataError(f"Found array with {size} while a minimum of {needed} is required by {who}.")
+    columns = []
+    for series in frame.iter_columns():
+        mixed = series.dtype == nw.Object
+        columns.append(_column_labels(series.to_numpy() if mixed else series.to_polars(), str(series.name)))
+    return columns
+
+
+def _column_labels(column: Any, name: str) -> pl.Series:
+    """A column as label text, by the library's rule for its type; mixed columns type by type."""
+    if not (isinstance(column, np.ndarray) and column.dtype == object):
+        return _checked_labels(column, name)
+    rows_of: dict[type, list[int]] = {}
+    for row, value in enumerate(column):
+        rows_of.setdefault(type(value), []).append(row)
+    labels = np.empty(len(column), dtype=object)
+    for kind, rows in rows_of.items():
+        alike = column[rows].tolist()
+        # NumPy knows its own scalars best: a list of its dates in nanoseconds would be read as whole numbers
+        values = np.array(alike) if issubclass(kind, np.generic) else alike
+        labels[rows] = _checked_labels(values, name).to_list()
+    return pl.Series(labels.tolist(), dtype=pl.String)
+
+
+def _checked_labels(values: Any, name: str) -> pl.Series:
+    """Label text of values of one type, none of them missing."""
+    try:
+        column = pl.Series(name, np.ascontiguousarray(values) if isinstance(values, np.ndarray) else values)
+    except (TypeError, OverflowError, pl.exceptions.PolarsError):
+        raise DataError(f"column '{name}' of X has values that are no labels, such as {values[0]!r}") from None
+    missing = column.null_count() or (column.dtype.is_float() and not column.is_finite().all())
+    if missing:
+        raise DataError(f"column '{name}' of X contains NaN, infinity or a missing value; drop these rows")
+    return as_labels(column)
+
+
+def _table(columns: Sequence[pl.Series], names: Sequence[str]) -> pl.DataFrame:
+    return pl.DataFrame(dict(zip(names, columns, strict=True)))
+
+
+def _numbers(y: Any, estimator: TensorCompleter) -> NDArray[np.float64]:
+    """The target as numbers, one per row."""
+    flat = column_or_1d(y, warn=True)
+    numbers: NDArray[Any] = check_array(flat, ensure_2d=False, dtype="numeric", input_name="y", estimator=estimator)
+    return numbers.astype(np.float64)
+
+
+def _free_name(taken: Sequence[str]) -> str:
+    """A name for the value that no mode has."""
+    name = "value"
+    while name in taken:
+        name += "_"
+    return name

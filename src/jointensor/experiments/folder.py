@@ -1,0 +1,162 @@
+"""The run folder: all that is needed to predict, and to know how the model came about.
+
+config.json        what was asked: absolute source, its hash, every option
+checkpoints/       states of a training that is under way
+model.safetensors  labels.json  history.jsonl  environment.json  report.html
+metrics.json       written last, with the checksums of the others: without it the run is unfinished
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from jointensor._version import __version__
+from jointensor.atomic import sha256, write_json, write_text, write_whole
+from jointensor.data.modes import Mode
+from jointensor.errors import RunError
+from jointensor.training.history import Epoch
+from jointensor.training.predictor import Predictor
+from jointensor.training.weights import load_predictor, save_predictor
+
+if TYPE_CHECKING:
+    from jointensor.data.tables import TableSpec
+
+WEIGHTS, LABELS, METRICS, CONFIG = "model.safetensors", "labels.json", "metrics.json", "config.json"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run, ready to predict."""
+
+    path: Path
+    predictor: Predictor
+    modes: tuple[Mode, ...]
+    spec: TableSpec | None
+    config: dict[str, Any]
+    metrics: dict[str, Any]
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder that is removed again if what fills it fails; an interrupt leaves it for ``--resume``."""
+    if path.exists():
+        raise RunError(f"{path} exists already; give another --out, or remove it")
+    try:
+        (path / "checkpoints").mkdir(parents=True)
+    except OSError as error:
+        raise RunError(f"{path} cannot be made: {error.strerror or error}") from error
+    with _removed_on_failure(path):
+        yield path
+
+
+@contextmanager
+def _removed_on_failure(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
+
+
+def write_run(
+    path: Path,
+    predictor: Predictor,
+    modes: tuple[Mode, ...],
+    spec: TableSpec | None,
+    history: list[Epoch],
+) -> dict[str, str]:
+    """Write everything but metrics and report; returns the checksums of what predictions depend on."""
+    write_whole(path / WEIGHTS, lambda draft: save_predictor(predictor, draft))
+    labels = {"modes": [_mode_to_dict(mode) for mode in modes], "table": None if spec is None else spec.to_dict()}
+    write_text(path / LABELS, json.dumps(labels, ensure_ascii=False))
+    write_text(path / "history.jsonl", "".join(json.dumps(row.to_dict()) + "\n" for row in history))
+    write_json(path / "environment.json", environment())
+    return {name: sha256(path / name) for name in (WEIGHTS, LABELS)}
+
+
+def load_run(path: Path | str, nonlinear: type[nn.Module] | nn.Module | None = None) -> Run:
+    """A finished run from its folder; refuses what is unfinished or not what was written."""
+    path = Path(path)
+    if not path.is_dir():
+        raise RunError(f"there is no run folder {path}")
+    if not (path / CONFIG).exists():
+        raise RunError(f"{path} is not a run folder: it has no {CONFIG}")
+    if not (path / METRICS).exists():
+        raise RunError(f"{path} is unfinished: it has no {METRICS}; continue it with: jointensor fit --resume {path}")
+    metrics, config = _read_json(path / METRICS), _read_json(path / CONFIG)
+    for name, expected in metrics.get("files", {}).items():
+        file = path / Path(name).name
+        if not file.exists() or sha256(file) != expected:
+            raise RunError(f"{file} is not the file that was written (its checksum differs); fit again")
+    labels = _read_json(path / LABELS)
+    try:
+        modes = tuple(_mode_from_dict(mode) for mode in labels["modes"])
+        spec = _spec_from_dict(labels["table"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{path / LABELS} is damaged: {error}") from None
+    return Run(path, load_predictor(path / WEIGHTS, nonlinear), modes, spec, config, metrics)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """What a run was asked for."""
+    if not (path / CONFIG).exists():
+        raise RunError(f"{path} is not a run folder: it has no {CONFIG}")
+    config: dict[str, Any] = _read_json(path / CONFIG)
+    return config
+
+
+def environment() -> dict[str, Any]:
+    """Versions and machine, so that a figure can be understood later."""
+    packages = {}
+    for name in ("torch", "numpy", "scipy", "polars", "safetensors"):
+        try:
+            packages[name] = version(name)
+        except PackageNotFoundError:
+            packages[name] = None
+    return {
+        "jointensor": __version__,
+        "python": platform.python_version(),
+        "packages": packages,
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "command": sys.argv,
+    }
+
+
+def _mode_to_dict(mode: Mode) -> dict[str, Any]:
+    return {"name": mode.name, "size": mode.size, "order": mode.order, "labels": mode.labels}
+
+
+def _mode_from_dict(data: dict[str, Any]) -> Mode:
+    labels = None if data["labels"] is None else tuple(map(str, data["labels"]))
+    return Mode(str(data["name"]), int(data["size"]), labels, data["order"])
+
+
+def _spec_from_dict(data: dict[str, Any] | None) -> TableSpec | None:
+    if data is None:
+        return None
+    from jointensor.data.tables import TableSpec  # noqa: PLC0415 - polars only when the run came from a table
+
+    return TableSpec.from_dict(data)
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} is damaged: {error}") from None

@@ -1,0 +1,230 @@
+"""One fit from source to run folder: read, split, baselines, train, judge, write."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jointensor.atomic import sha256, write_json, write_text
+from jointensor.baselines import Baseline, Tables, fit_baselines
+from jointensor.data.entries import read_entries
+from jointensor.data.files import read_tensor
+from jointensor.data.reading import Reading
+from jointensor.data.sparse import SparseTensor
+from jointensor.data.split import Split, split
+from jointensor.errors import ConfigError, DataError
+from jointensor.evaluation.evaluate import evaluate_entries
+from jointensor.experiments.folder import CONFIG, METRICS, new_folder, read_config, write_run
+from jointensor.experiments.report import render_report
+from jointensor.metrics import measure
+from jointensor.models.joint import JointModel
+from jointensor.training.fit import Fit, fit, pick_device, schedule_of
+from jointensor.training.history import OnEpoch
+from jointensor.training.recipe import make_recipe
+
+Entries = tuple[NDArray[np.integer], NDArray[Any]]
+"""Indices and values; an index of -1 is a label that the tensor does not have."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that decides a run; ``config.json`` holds it."""
+
+    source: str
+    table: dict[str, Any] | None = None
+    """How a table becomes a tensor, as :meth:`TableSpec.to_dict` gives it."""
+    orders: dict[str, str] = field(default_factory=dict)
+    rank: tuple[int, int] = (4, 16)
+    linear: str | None = None
+    nonlinear: str = "julia"
+    recipe: str = "paper"
+    recipe_changes: dict[str, Any] = field(default_factory=dict)
+    split: str = "standard"
+    split_seed: int = 0
+    test: float = 0.2
+    test_file: str | None = None
+    valid: float = 0.1
+    seed: int = 0
+    refit: bool = False
+    engine: str = "reference"
+    device: str = "auto"
+    budget: float | None = None
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> RunConfig:
+        """The inverse of ``asdict``."""
+        try:
+            return cls(**{**data, "rank": tuple(data["rank"])})
+        except (KeyError, TypeError) as error:
+            raise ConfigError(f"config.json is not of this version: {error}") from None
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Where a run tells what it does; every call is optional to hear."""
+
+    on_note: Callable[[str], None] = lambda _: None
+    on_epoch: OnEpoch | None = None
+
+
+def run(config: RunConfig, out: Path, listener: Listener | None = None) -> dict[str, Any]:
+    """Fit as ``config`` says and write the run folder; returns what ``metrics.json`` holds.
+
+    Raises
+    ------
+    JointensorError
+        If the source, an option or the folder is at fault; the folder is removed then.
+    """
+    listener = listener or Listener()
+    source = Path(config.source)
+    if not source.is_file():
+        raise DataError(f"there is no file {source}")
+    with new_folder(out) as path:
+        write_json(path / CONFIG, {"source_sha256": sha256(source), **asdict(config)})
+        return _fill(path, config, listener)
+
+
+def resume(path: Path, listener: Listener | None = None) -> dict[str, Any]:
+    """Finish a run that was interrupted, from its beginning."""
+    stored = read_config(path)
+    if (path / METRICS).exists():
+        raise ConfigError(f"{path} is finished already; there is nothing to resume")
+    expected = stored.pop("source_sha256", None)
+    config = RunConfig.from_dict(stored)
+    source = Path(config.source)
+    if not source.is_file() or sha256(source) != expected:
+        raise DataError(f"{source} is gone or has changed since the run began; start a new run")
+    return _fill(path, config, listener or Listener())
+
+
+def _fill(path: Path, config: RunConfig, listener: Listener) -> dict[str, Any]:
+    begin = time.monotonic()
+    reading = read_source(config)
+    for note in reading.notes:
+        listener.on_note(note)
+    tensor = reading.tensor
+    parts = split(
+        tensor,
+        rule=config.split,
+        test=0.0 if config.test_file else config.test,
+        valid=config.valid,
+        seed=config.split_seed,
+    )
+    test = _test_entries(config, reading, parts)
+    listener.on_note(f"{tensor!r}")
+    listener.on_note(
+        f"{len(parts.train):,} entries to train on, {len(parts.valid):,} to validate, {len(test[1]):,} to test"
+    )
+    baselines = fit_baselines(parts)
+    fitted = _fit(config, parts, baselines["bias"], listener, begin)  # type: ignore[arg-type]
+    figures = _figures(config, fitted, baselines, parts, test)
+    kept = _refit(config, tensor, fitted, listener) if config.refit else fitted
+    checksums = write_run(path, kept.predictor, tensor.modes, reading.spec, fitted.history)
+    metrics = (
+        figures
+        | _circumstances(config, fitted, tensor, parts, begin)
+        | {"notes": list(reading.notes), "files": checksums}
+    )
+    write_text(path / "report.html", render_report(metrics, asdict(config), fitted.history, repr(tensor)))
+    write_json(path / METRICS, metrics)
+    return metrics
+
+
+def read_source(config: RunConfig) -> Reading:
+    """The tensor of a run, read again by the same rules."""
+    spec = None
+    if config.table is not None:
+        from jointensor.data.tables import TableSpec  # noqa: PLC0415 - polars only for tables
+
+        spec = TableSpec.from_dict(config.table)
+    reading = read_tensor(config.source, spec, config.orders)
+    if not len(reading.tensor):
+        raise DataError(f"{config.source} has no entries")
+    return reading
+
+
+def _test_entries(config: RunConfig, reading: Reading, parts: Split) -> Entries:
+    if config.test_file is None:
+        return parts.test.indices, parts.test.values
+    return read_entries(config.test_file, reading.tensor.modes, reading.spec)
+
+
+def _fit(config: RunConfig, parts: Split, bias: Tables, listener: Listener, begin: float) -> Fit:
+    model = JointModel(parts.train.shape, config.rank, linear=config.linear, nonlinear=config.nonlinear)
+    listener.on_note(repr(model))
+    left = math.inf if config.budget is None else max(config.budget - (time.monotonic() - begin), 0.0)
+    recipe = make_recipe(config.recipe, **config.recipe_changes)
+    return fit(
+        model,
+        parts,
+        recipe,
+        seed=config.seed,
+        device=config.device,
+        budget=left,
+        fallback=bias,
+        on_epoch=listener.on_epoch,
+    )
+
+
+def _refit(config: RunConfig, tensor: SparseTensor, fitted: Fit, listener: Listener) -> Fit:
+    """Train once more on all entries, for as long as the evaluated model took."""
+    listener.on_note("training once more on all entries")
+    everything = split(tensor, test=0.0, valid=0.0, seed=config.split_seed)
+    model = JointModel(tensor.shape, config.rank, linear=config.linear, nonlinear=config.nonlinear)
+    return fit(
+        model, everything, schedule_of(fitted), seed=config.seed, device=config.device, on_epoch=listener.on_epoch
+    )
+
+
+def _figures(
+    config: RunConfig, fitted: Fit, baselines: dict[str, Baseline], parts: Split, test: Entries
+) -> dict[str, Any]:
+    def judged(entries: Entries) -> dict[str, Any] | None:
+        return evaluate_entries(fitted.predictor, *entries) if len(entries[1]) else None
+
+    def judged_baseline(baseline: Baseline, entries: Entries) -> dict[str, Any] | None:
+        return measure(baseline.predict(entries[0]), entries[1]).to_dict() if len(entries[1]) else None
+
+    valid = parts.valid.indices, parts.valid.values
+    return {
+        "test": judged(test),
+        "valid": judged(valid),
+        "baselines": {
+            name: {"test": judged_baseline(one, test), "valid": judged_baseline(one, valid)}
+            for name, one in baselines.items()
+        },
+        "returned": {"model": "joint", "refit": config.refit},
+    }
+
+
+def _circumstances(config: RunConfig, fitted: Fit, tensor: SparseTensor, parts: Split, begin: float) -> dict[str, Any]:
+    return {
+        "outcome": fitted.outcome,
+        "restarts": fitted.restarts,
+        "failed": fitted.failed,
+        "nonlinear_dead": fitted.nonlinear_dead,
+        "epochs": len(fitted.history),
+        "resumed_from_epoch": None,
+        "parameters": fitted.model.n_parameters(),
+        "seconds": time.monotonic() - begin,
+        "engine": "reference",
+        "device": pick_device(config.device).type,
+        "world_size": 1,
+        "entries_per_rank": [len(parts.train)],
+        "seed": config.seed,
+        "split": {
+            "rule": config.test_file or config.split,
+            "seed": config.split_seed,
+            "test": config.test,
+            "valid": config.valid,
+        },
+        "shape": list(tensor.shape),
+        "entries": {"train": len(parts.train), "valid": len(parts.valid), "all": len(tensor)},
+    }
