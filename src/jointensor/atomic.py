@@ -38,7 +38,11 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file whole."""
-    write_whole(path, lambda draft: draft.write_text(text, encoding="utf-8") and None)
+
+    def write(draft: Path) -> None:
+        draft.write_text(text, encoding="utf-8")
+
+    write_whole(path, write)
 
 
 def write_json(path: Path, data: Any) -> None:

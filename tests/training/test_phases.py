@@ -97,7 +97,9 @@ def test_the_validation_figure_of_a_half_step_is_that_of_the_whole_model(parts, 
     watch.attach(trainer)
     alternate(trainer)
     refine(trainer)
-    assert [row.valid_loss for row, _, _ in watch.rows] == pytest.approx([figure for *_, figure in watch.rows], rel=1e-5)
+    assert [row.valid_loss for row, _, _ in watch.rows] == pytest.approx(
+        [figure for *_, figure in watch.rows], rel=1e-5
+    )
 
 
 def test_one_round_of_plain_gradient_descent_is_equations_8_and_9(parts, short):

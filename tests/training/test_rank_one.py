@@ -52,7 +52,9 @@ def test_a_rank_one_tensor_is_explained_by_one_component_of_balanced_size():
     dense = np.einsum("ar,br,cr->abc", *truth)
     found = rank_one_components(sample(dense), empty(3), dense.shape, 1)
     explained = np.einsum("ar,br,cr->abc", *found)
-    assert np.linalg.norm(dense - explained) < 0.02 * np.linalg.norm(dense)  # every mode is shrunk by 3 of at least 500 entries
+    assert np.linalg.norm(dense - explained) < 0.02 * np.linalg.norm(
+        dense
+    )  # every mode is shrunk by 3 of at least 500 entries
     sizes = [table.square().mean().sqrt().item() for table in found]
     np.testing.assert_allclose(sizes, sizes[0], rtol=1e-4)
 

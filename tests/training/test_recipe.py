@@ -12,7 +12,12 @@ def test_the_paper_recipe_has_the_papers_numbers():
     recipe = make_recipe("paper")
     assert (recipe.lr_linear, recipe.lr_nonlinear) == (0.005, 0.005)
     assert (recipe.rounds, recipe.tolerance, recipe.restarts) == (20, 1e-4, 10)
-    assert (recipe.training, recipe.first, recipe.optimizer, recipe.loss) == ("alternating", "linear", "adam", "squared")
+    assert (recipe.training, recipe.first, recipe.optimizer, recipe.loss) == (
+        "alternating",
+        "linear",
+        "adam",
+        "squared",
+    )
 
 
 def test_changes_leave_the_named_recipe_alone():

@@ -1,5 +1,7 @@
 """Stopping rules: small state machines, checked against their definitions over whole sequences."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +14,7 @@ FIGURES = st.lists(st.sampled_from([0.5, 0.9, 0.95, 0.999, 1.0, 1.0001, 1.1, 2.0
 def test_relative_change_stops_where_neighbours_differ_by_less_than_the_tolerance(figures, tolerance):
     rule = RelativeChange(tolerance)
     said = [rule.report(x) for x in figures]
-    assert said == [False] + [abs(b - a) / a < tolerance for a, b in zip(figures, figures[1:], strict=False)]
+    assert said == [False] + [abs(b - a) / a < tolerance for a, b in pairwise(figures)]
 
 
 def test_relative_change_never_stops_a_figure_that_keeps_getting_worse():

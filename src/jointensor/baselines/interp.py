@@ -46,7 +46,7 @@ class Interpolation:
     def predict(self, indices: NDArray[np.integer]) -> NDArray[np.float64]:
         """Interpolated values, held constant beyond a fiber's ends."""
         size = self.shape[self.mode]
-        known = (indices >= 0).all(axis=1)
+        known = np.all(indices >= 0, axis=1)
         keys = _fiber_keys(np.where(known[:, None], indices, 0), self.shape, self.mode, self.ranks)
         right = np.searchsorted(self.keys, keys)
         left = right - 1

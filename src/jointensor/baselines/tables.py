@@ -63,7 +63,7 @@ class Table:
     def find(self, indices: NDArray[np.integer]) -> NDArray[np.int32]:
         """Row of each entry's combination; the last row where it was never observed."""
         columns = indices[:, self.modes]
-        known = (columns >= 0).all(axis=1)
+        known = np.all(columns >= 0, axis=1)
         keys = cell_keys(np.where(known[:, None], columns, 0), self.sizes)
         rows = np.searchsorted(self.keys, keys)
         rows[rows == len(self.keys)] = 0
@@ -125,6 +125,11 @@ class _Fitting:
         valid_left -= step[self.valid_rows]
         self.table = replace(self.table, effects=old + step)
 
+    @property
+    def penalty(self) -> float:
+        """What ridge regression adds to the squared error for this table."""
+        return self.shrinkage * float(self.table.effects @ self.table.effects)
+
     def reset(self) -> None:
         """Forget what was fitted."""
         self.table = replace(self.table, effects=np.zeros(len(self.table.effects)))
@@ -133,7 +138,11 @@ class _Fitting:
 def _backfit(
     parts: Sequence[_Fitting], train: SparseTensor, valid: SparseTensor, grid: Sequence[float]
 ) -> tuple[float, Tables]:
-    """Validation error and tables of the round that validates best."""
+    """Validation error and tables of the round that validates best.
+
+    Without validation entries it is the penalised training error, which falls until the tables are the
+    ridge regression's.
+    """
     mean = float(train.values.mean(dtype=np.float64))
     left = train.values - np.float64(mean)  # (training entries,)
     valid_left = valid.values - np.float64(mean)
@@ -143,8 +152,11 @@ def _backfit(
     for _ in range(ROUNDS):
         for part in parts:
             part.refit(left, valid_left, grid)
-        error = math.sqrt(np.mean((valid_left if len(valid) else left) ** 2))
-        if error > lowest * (1 - 1e-4):
+        if len(valid):
+            error = math.sqrt(np.mean(valid_left**2))
+        else:
+            error = math.sqrt((left @ left + sum(part.penalty for part in parts)) / len(left))
+        if error > lowest * (1 - (1e-4 if len(valid) else 1e-9)):
             break
         lowest, best = error, Tables(mean, tuple(p.table for p in parts), tuple(p.shrinkage for p in parts))
     return lowest, best

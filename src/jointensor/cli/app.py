@@ -128,8 +128,8 @@ def predict(
 ) -> None:
     """Predict entries; they come back in their order."""
     from jointensor.cli.screen import Screen
-    from jointensor.experiments.predict import predict_file
     from jointensor.experiments.folder import load_run
+    from jointensor.experiments.predict import predict_file
 
     screen = Screen(quiet=quiet)
     count, unseen = predict_file(load_run(run), queries, out)
@@ -164,14 +164,14 @@ def complete(
     run: RunFolder,
     out: Annotated[Path, typer.Option(help="Table to write.")],
     where: Annotated[str | None, typer.Option(help="SQL condition on labels: \"day = '2014-04-01'\".")] = None,
-    top: Annotated[int | None, typer.Option(help="Only the K missing cells with the largest predictions.")] = None,
+    top: Annotated[int | None, typer.Option(help="Only the K missing cells with the largest predictions.", min=1)] = None,
     all_: Annotated[bool, typer.Option("--all", help="Every cell of the tensor.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Fill in every cell of a part of the tensor, or its largest predictions."""
     from jointensor.cli.screen import Screen
-    from jointensor.experiments.predict import complete_file
     from jointensor.experiments.folder import load_run
+    from jointensor.experiments.predict import complete_file
 
     if where is None and top is None and not all_:
         raise ConfigError("complete needs --where CONDITION, --top K or --all, since a tensor has very many cells")

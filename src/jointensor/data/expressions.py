@@ -10,6 +10,7 @@ Expressions are stored with a run and applied again to raw queries.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -92,7 +93,7 @@ class ModeExpression:
             return column_of(frame, self.name, f"mode '{self.name}'")
         what = f"mode '{self.name}={self.text}'"
         try:
-            expression = pl.sql_expr(self.text)
+            expression = pl.sql_expr(quote_names(self.text, frame.columns))
             labels = _select(frame, expression)
         except pl.exceptions.ColumnNotFoundError as error:
             raise DataError(f"{what}: {_first_line(error)}") from None
@@ -103,7 +104,18 @@ class ModeExpression:
             ) from None
         if len(labels) != frame.height:
             raise DataError(f"{what} gives {len(labels)} labels for {frame.height} rows; one per row is needed")
-        return labels
+        return labels.cast(pl.Float64) if labels.dtype.is_decimal() else labels  # n * 0.5 is decimal for whole n only
+
+
+def quote_names(text: str, names: Iterable[str]) -> str:
+    """An SQL text with the given names in quotes, since names such as ``user`` or ``date`` are words of SQL too.
+
+    >>> quote_names("user = 'user' AND day < 3", ["user", "day"])
+    '"user" = \'user\' AND "day" < 3'
+    """
+    known = set(names)
+    pieces = re.split(r"""('(?:[^']|'')*'|"[^"]*"|\b[A-Za-z_]\w*\b(?!\s*\())""", text)
+    return "".join(f'"{piece}"' if piece in known else piece for piece in pieces)
 
 
 def column_of(frame: pl.DataFrame, name: str, what: str) -> pl.Series:

@@ -33,8 +33,10 @@ class Queries:
     """Shape ``(queries, modes)``, -1 for labels the tensor does not have."""
     values: NDArray[np.floating[Any]] | None
     """Observed values, where they were asked for."""
-    frame: pl.DataFrame | None
+    frame: pl.DataFrame | None = None
     """The table as it was read, where it was one."""
+    given: NDArray[np.integer] | None = None
+    """The indices as they were written, where the file has indices."""
 
 
 def file_kind(path: Path) -> str:
@@ -98,14 +100,15 @@ def read_queries(path: Path | str, modes: tuple[Mode, ...], spec: TableSpec | No
         if values and "values" not in arrays:
             raise DataError(f"{path} has no array 'values' to compare with")
         labels = [texts_of(arrays, f"labels_{n}") for n in range(len(modes))]
-        return Queries(_within(arrays["indices"], modes, labels, path), arrays["values"] if values else None, None)
+        given = arrays["indices"]
+        return Queries(_within(given, modes, labels, path), arrays["values"] if values else None, given=given)
     if kind == "tns":
         tensor = _read_tns(path)
         indices = _within(tensor.indices, modes, [mode.labels for mode in tensor.modes], path)
-        return Queries(indices, tensor.values if values else None, None)
+        return Queries(indices, tensor.values if values else None, given=tensor.indices)
     from jointensor.data.tables import encode_frame, query_values  # noqa: PLC0415
 
-    frame = read_table(path, _query_spec(path, modes, spec))
+    frame = read_table(path, _query_spec(path, spec))
     try:
         indices = encode_frame(frame, modes, spec)
         return Queries(indices, query_values(frame, spec) if values else None, frame)
@@ -187,8 +190,8 @@ def _read_table_tensor(path: Path, spec: TableSpec | None) -> Reading:
         raise DataError(f"{path}: {error}") from None
 
 
-def _query_spec(path: Path, modes: tuple[Mode, ...], spec: TableSpec | None) -> TableSpec | None:
-    """The rules for a table of queries: it may have a header that names the modes where the source had none."""
+def _query_spec(path: Path, spec: TableSpec | None) -> TableSpec | None:
+    """The rules for a table of queries: it may have a header where the source had none."""
     if spec is None or file_kind(path) != "text":
         return spec
     from jointensor.data.text import fields_of, first_line, guess_separator  # noqa: PLC0415
@@ -196,7 +199,8 @@ def _query_spec(path: Path, modes: tuple[Mode, ...], spec: TableSpec | None) -> 
     line = first_line(path)
     separator = spec.separator if spec.separator and spec.separator in line else guess_separator(path, line)
     spec = replace(spec, separator=separator)
-    named = {mode.name for mode in modes} <= set(fields_of(line, separator))
+    fields = set(fields_of(line, separator))
+    named = all(mode.name in fields or fields.issuperset(mode.columns()) for mode in spec.modes)
     return replace(spec, header=True, columns=None) if named else spec
 
 

@@ -35,10 +35,10 @@ def read_npz(path: Path) -> SparseTensor:
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """All arrays of an archive; ``indices`` is among them."""
     try:
-        loaded = np.load(path, allow_pickle=False)
-        if not isinstance(loaded, np.lib.npyio.NpzFile):
-            raise DataError(f"{path} holds a single array, not an archive with 'indices' and 'values'")
-        with loaded as archive:
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise DataError(f"{path} holds a single array, not an archive with 'indices' and 'values'")
             arrays = {name: archive[name] for name in archive.files}
     except DataError:
         raise

@@ -32,11 +32,19 @@ def read_text(path: Path, spec: TableSpec | None = None) -> pl.DataFrame:
         raise DataError(f"{path} cannot be read as a table: {reason}") from None
     frame = _without_blank_end(frame)
     _refuse_cut_line(path, separator, frame)
-    if spec is not None and spec.columns is not None:
-        if len(spec.columns) != frame.width:
-            raise DataError(f"{path} has {frame.width} columns, but --columns names {len(spec.columns)}")
-        frame = pl.DataFrame(frame.get_columns()).rename(dict(zip(frame.columns, spec.columns, strict=True)))
-    return frame
+    return _named(path, frame, spec)
+
+
+def _named(path: Path, frame: pl.DataFrame, spec: TableSpec | None) -> pl.DataFrame:
+    """Columns by the names the user gave; ``column_1``, ``column_2`` … where there is no header either."""
+    if spec is None or (spec.header and spec.columns is None):
+        return frame
+    names = spec.columns or tuple(f"column_{n + 1}" for n in range(frame.width))
+    if len(names) != frame.width:
+        raise DataError(f"{path} has {frame.width} columns, but --columns names {len(names)}")
+    if len(set(names)) != len(names):
+        raise DataError(f"--columns must name every column of {path} differently, got {', '.join(names)}")
+    return frame.rename(dict(zip(frame.columns, names, strict=True)))
 
 
 def first_line(path: Path) -> str:
@@ -48,7 +56,11 @@ def first_line(path: Path) -> str:
         raise DataError(f"{path} cannot be unpacked: {error} (is the file cut off?)") from None
     if b"\0" in block:
         raise DataError(f"{path} is not text: it holds zero bytes (if it is an archive, unpack it first)")
-    return block.removeprefix(b"\xef\xbb\xbf").partition(b"\n")[0].decode("utf-8", errors="replace").rstrip("\r")
+    line, end, _ = block.removeprefix(b"\xef\xbb\xbf").partition(b"\n")
+    try:
+        return line.decode("utf-8", errors="strict" if end or len(block) < _TAIL else "replace").rstrip("\r")
+    except UnicodeDecodeError:
+        raise DataError(f"{path} cannot be read as a table: line 1 is not UTF-8 text") from None
 
 
 def guess_separator(path: Path, line: str) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from jointensor.data.expressions import as_numbers_where_possible
+from jointensor.data.expressions import as_numbers_where_possible, quote_names
 from jointensor.data.modes import Mode
 from jointensor.data.sparse import SparseTensor, cell_keys
 from jointensor.data.tables import labels_frame
@@ -49,7 +49,7 @@ class Selection:
 
 def select(modes: tuple[Mode, ...], where: str | None) -> Selection:
     """Cells that satisfy an SQL condition over the modes' labels, such as ``"day = '2014-04-01' AND hour < 6"``."""
-    conditions = [] if where is None else _conjuncts(_parse(where))
+    conditions = [] if where is None else _conjuncts(_parse(where, modes))
     positions, left = [np.arange(mode.size) for mode in modes], []
     names = [mode.name for mode in modes]
     for condition in conditions:
@@ -92,8 +92,6 @@ def fill_in(predictor: Predictor, selection: Selection, observed: SparseTensor |
 
 def fill_in_top(predictor: Predictor, selection: Selection, observed: SparseTensor | None, count: int) -> pl.DataFrame:
     """The ``count`` missing cells with the largest predictions, largest first."""
-    if count < 1:
-        raise ConfigError(f"--top {count}: give at least 1")
     known = Observed(observed)
     best = np.empty((0, len(selection.modes)), dtype=np.int64)
     figures = np.empty(0, dtype=np.float32)
@@ -126,9 +124,9 @@ class Observed:
         return self.values[rows], self.keys[rows] == keys
 
 
-def _parse(where: str) -> pl.Expr:
+def _parse(where: str, modes: tuple[Mode, ...]) -> pl.Expr:
     try:
-        return pl.sql_expr(where)
+        return pl.sql_expr(quote_names(where, [mode.name for mode in modes]))
     except pl.exceptions.PolarsError as error:
         raise ConfigError(f'--where "{where}" is not a condition: {str(error).splitlines()[0]}') from None
 

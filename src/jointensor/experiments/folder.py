@@ -120,7 +120,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def environment() -> dict[str, Any]:
     """Versions and machine, so that a figure can be understood later."""
-    packages = {}
+    packages: dict[str, str | None] = {}
     for name in ("torch", "numpy", "scipy", "polars", "safetensors"):
         try:
             packages[name] = version(name)

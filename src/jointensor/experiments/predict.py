@@ -24,8 +24,8 @@ def predict_file(run: Run, queries: Path, out: Path) -> tuple[int, int]:
     asked = read_queries(queries, run.modes, run.spec, values=False)
     predicted, unseen = run.predictor.predict(asked.indices), run.predictor.unseen(asked.indices)
     if file_kind(out) == "npz":
-        arrays = {"indices": asked.indices, "values": predicted, "unseen": unseen}
-        write_whole(out, lambda draft: np.savez_compressed(draft, **arrays))
+        given = asked.indices if asked.given is None else asked.given
+        write_whole(out, lambda draft: np.savez_compressed(draft, indices=given, values=predicted, unseen=unseen))
         return len(predicted), int(unseen.sum())
     import polars as pl  # noqa: PLC0415 - archives need NumPy alone
 

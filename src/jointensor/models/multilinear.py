@@ -37,8 +37,9 @@ class Product(nn.Module):
 
     def forward(self, indices: Tensor) -> Tensor:
         """Values of the entries, ``(batch, all modes)`` → ``(batch,)``."""
-        if self.factors is None:
+        if self.constant is not None:
             return self.constant.expand(len(indices))
+        assert self.factors is not None  # one of the two is there
         rows = self.factors(indices[:, self.modes] if len(self.modes) < indices.shape[1] else indices)
         return rows.prod(dim=1).sum(dim=1)  # (batch, modes, rank) → (batch, rank) → (batch,)
 

@@ -119,7 +119,9 @@ def fit(
     train_entries, valid_entries = (Entries.of(part, place) for part in (split.train, split.valid))
     best: Attempt | None = None
     history: list[Epoch] = []
+    given = {name: value.detach().clone() for name, value in model.state_dict().items()}
     for number in range(1 + recipe.restarts):
+        model.load_state_dict(given)  # parameters that nothing resets must not carry over from a failed attempt
         with _seeded(seed, number, place):
             trainer = Trainer(
                 model, train_entries, valid_entries, recipe, attempt=number, deadline=begin + budget, on_epoch=on_epoch
@@ -187,6 +189,7 @@ def _check(model: JointModel, split: Split, recipe: Recipe) -> None:
 def _attempt(trainer: Trainer) -> Attempt:
     model = trainer.model
     trainer.start()
+    start = trainer.state()
     outcome: Outcome
     try:
         train(trainer)
@@ -195,15 +198,15 @@ def _attempt(trainer: Trainer) -> Attempt:
         outcome = "diverged"
     except BudgetError:
         outcome = "budget"
-    if trainer.best_state is not None:
-        model.load_state_dict(trainer.best_state)
+    if trainer.best_state is not None or outcome == "diverged":
+        model.load_state_dict(trainer.best_state or start)
     entries = trainer.valid if len(trainer.valid) else trainer.train
     predicted = evaluate_in_batches(model, entries.indices, EVALUATION_BATCH)
     if outcome != "diverged" and _constant(predicted, entries.values):
         outcome = "dead"
     f = model.nonlinear
     dead = f is not None and _constant(evaluate_in_batches(f, entries.indices, EVALUATION_BATCH), entries.values)
-    state = {k: v.detach().clone() for k, v in model.state_dict().items()}
+    state = trainer.state()
     rfe = measure(predicted.cpu(), entries.values.cpu()).rfe
     rfe = rfe if math.isfinite(rfe) else math.inf
     return Attempt(trainer.attempt, outcome, rfe, dead, state, trainer.history)
@@ -220,6 +223,9 @@ def _constant(predicted: Tensor, values: Tensor) -> bool:
 def _seeded(seed: int, attempt: int, device: torch.device) -> Iterator[None]:
     """Torch's random state set from a seed, and put back afterwards."""
     state: Any = np.random.SeedSequence([seed, attempt]).generate_state(1, np.uint64)[0]
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(int(state))
+    gpu = device.type == "cuda"
+    with torch.random.fork_rng(devices=[device] if gpu else []):
+        torch.default_generator.manual_seed(int(state))
+        if gpu:
+            torch.cuda.manual_seed(int(state))
         yield

@@ -95,6 +95,10 @@ class Trainer:
             recipe.warm_epochs + 2 * recipe.rounds * recipe.epochs_per_turn if alternating else 0
         )
 
+    def state(self) -> dict[str, Tensor]:
+        """A copy of all parameters as they are now."""
+        return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+
     def start(self) -> None:
         """Set the model to a new random start."""
         self.model.eval()
@@ -143,7 +147,7 @@ class Trainer:
         best = keep and (figure < self.best_figure or valid_figure is None)
         if best:
             self.best_figure = figure
-            self.best_state = {k: v.detach().clone() for k, v in self.model.state_dict().items()}
+            self.best_state = self.state()
         seconds = time.perf_counter() - begin
         row = Epoch(
             self.attempt, phase, round_, len(self.history) + 1, train_figure, valid_figure, seconds, best, self.most

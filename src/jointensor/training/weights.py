@@ -27,7 +27,10 @@ def save_predictor(predictor: Predictor, path: Path) -> None:
         tensors[f"fallback.{n}.keys"] = torch.as_tensor(table.keys)
         tensors[f"fallback.{n}.effects"] = torch.as_tensor(table.effects)
     tensors["fallback.mean"] = torch.tensor(fallback.mean, dtype=torch.float64)
-    save_file(tensors, path, metadata={"model": json.dumps(predictor.model.config())})
+    try:
+        save_file(tensors, path, metadata={"model": json.dumps(predictor.model.config())})
+    except SafetensorError as error:  # a full disk, by another name
+        raise OSError(str(error)) from None
 
 
 def load_predictor(path: Path, nonlinear: type[nn.Module] | nn.Module | None = None) -> Predictor:

@@ -1,0 +1,351 @@
+import json
+import math
+import os
+import subprocess
+import sys
+
+import numpy as np
+import polars as pl
+import pytest
+
+from jointensor import read_tensor, split
+from jointensor.baselines import fit_bias
+from jointensor.experiments.folder import load_run
+from tests.interfaces.conftest import QUICK
+
+MODES = ("--modes", "user,movie,day", "--value", "value")
+
+
+def test_help_answers_without_loading_torch():
+    code = "import sys; sys.argv = ['jointensor', '--help']\nfrom jointensor.cli import main\ntry: main()\nexcept SystemExit: pass\nassert 'torch' not in sys.modules and 'polars' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for command in ("fit", "predict", "evaluate", "complete", "components", "demo"):
+        assert command in done.stdout
+
+
+def test_fit_writes_the_whole_run_folder(fitted):
+    out, metrics = fitted
+    names = {path.name for path in out.iterdir()}
+    assert names == {
+        "config.json", "checkpoints", "model.safetensors", "labels.json", "history.jsonl", "environment.json", "report.html", "metrics.json",
+    }  # fmt: skip
+    for part in (metrics["test"], metrics["valid"], *(one["test"] for one in metrics["baselines"].values())):
+        assert set(part) >= {"rmse", "mae", "rfe", "n"}
+        assert all(
+            value is None or math.isfinite(value) for key, value in part.items() if key in ("rmse", "mae", "rfe")
+        )
+    assert set(metrics["baselines"]) == {"mean", "bias", "tables", "interp"}
+    assert metrics["outcome"] in ("converged", "budget")
+    for key in (
+        "returned",
+        "restarts",
+        "epochs",
+        "resumed_from_epoch",
+        "seconds",
+        "engine",
+        "device",
+        "world_size",
+        "entries_per_rank",
+        "seed",
+        "split",
+    ):
+        assert key in metrics
+    rows = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
+    assert [row["phase"] for row in rows] == [
+        "warm start",
+        "alternate: nonlinear",
+        "alternate: linear",
+        "refine",
+        "refine",
+    ]
+    config = json.loads((out / "config.json").read_text())
+    assert config["source"].startswith("/")
+    assert len(config["source_sha256"]) == 64
+    assert config["rank"] == [2, 3]
+
+
+def test_figures_are_those_of_the_standard_split(fitted, table, ratings):
+    out, metrics = fitted
+    tensor = ratings.take(np.lexsort(ratings.indices.T[::-1]))  # cells from a table are sorted by index
+    parts = split(tensor, seed=0)
+    predicted = load_run(out).predictor.predict(parts.test.indices)
+    assert metrics["test"]["rmse"] == pytest.approx(np.sqrt(np.mean((predicted - parts.test.values) ** 2)), rel=1e-5)
+    assert metrics["test"]["n"] == len(ratings) // 5
+    bias = fit_bias(parts.train, parts.valid).predict(parts.test.indices)
+    assert metrics["baselines"]["bias"]["test"]["rmse"] == pytest.approx(
+        np.sqrt(np.mean((bias - parts.test.values) ** 2)), rel=1e-5
+    )
+
+
+def test_predictions_come_back_in_order_with_unseen_labels_flagged(cli, fitted, tmp_path):
+    out, _ = fitted
+    queries = tmp_path / "queries.csv"
+    queries.write_text("note,user,movie,day\nx,00003,B,2021-01-02\ny,nobody,B,2021-01-02\nz,00001,A,2021-01-05\n")
+    code, stdout, stderr = cli("predict", out, queries, "--out", tmp_path / "answers.csv")
+    assert code == 0
+    assert "3 predictions" in stdout
+    assert "1 of 3 queries have a label that no training entry had" in stderr
+    answers = pl.read_csv(tmp_path / "answers.csv")
+    assert answers["note"].to_list() == ["x", "y", "z"]
+    assert answers["unseen"].to_list() == [False, True, False]
+    run = load_run(out)
+    expected = run.predictor.predict(np.array([[3, 1, 1], [-1, 1, 1], [1, 0, 4]]))
+    assert answers["prediction"].to_numpy() == pytest.approx(expected, rel=1e-6)
+
+
+def test_leading_zeros_are_part_of_a_label(cli, fitted, tmp_path):
+    out, _ = fitted
+    (tmp_path / "q.csv").write_text("user,movie,day\n3,B,2021-01-02\n")
+    cli("predict", out, tmp_path / "q.csv", "--out", tmp_path / "a.csv")
+    assert pl.read_csv(tmp_path / "a.csv")["unseen"].to_list() == [True]
+
+
+def test_npz_queries_come_back_as_npz_with_the_same_indices(cli, fitted, tmp_path):
+    out, _ = fitted
+    indices = np.array([[3, 1, 1], [11, 8, 4], [500, 0, 0]])
+    np.savez(tmp_path / "q.npz", indices=indices)
+    assert cli("predict", out, tmp_path / "q.npz", "--out", tmp_path / "a.npz")[0] == 0
+    answers = np.load(tmp_path / "a.npz")
+    assert answers["indices"].tolist() == indices.tolist()
+    assert answers["unseen"].tolist() == [False, False, True]
+    run = load_run(out)
+    assert answers["values"] == pytest.approx(
+        run.predictor.predict(np.array([[3, 1, 1], [11, 8, 4], [-1, 0, 0]])), rel=1e-6
+    )
+
+
+def test_evaluate_agrees_with_metrics_on_the_same_entries(cli, fitted, ratings, tmp_path):
+    out, metrics = fitted
+    tensor = ratings.take(np.lexsort(ratings.indices.T[::-1]))
+    split(tensor, seed=0).test.to_frame().write_parquet(tmp_path / "test.parquet")
+    code, stdout, _ = cli("evaluate", out, tmp_path / "test.parquet", "--json")
+    assert code == 0
+    assert json.loads(stdout)["rmse"] == pytest.approx(metrics["test"]["rmse"], rel=1e-6)
+
+
+def test_complete_fills_in_a_slice_and_keeps_what_was_observed(cli, fitted, ratings, tmp_path):
+    out, _ = fitted
+    target = tmp_path / "filled.csv"
+    code, _, stderr = cli("complete", out, "--where", "user = '00003' AND day = '2021-01-02'", "--out", target)
+    assert code == 0
+    assert "9 rows will be written" in stderr
+    filled = pl.read_csv(target, infer_schema=False).with_columns(pl.col("value", "prediction").cast(pl.Float64))
+    assert filled["movie"].to_list() == list("ABCDEFGHI")
+    known = {int(i[1]): v for i, v in zip(ratings.indices, ratings.values, strict=True) if i[0] == 3 and i[2] == 1}
+    for k, row in enumerate(filled.iter_rows(named=True)):
+        assert row["observed"] == ("true" if k in known else "false")
+        assert row["value"] == pytest.approx(known.get(k, row["prediction"]), rel=1e-5)
+
+
+def test_complete_top_gives_the_largest_missing_cells(cli, fitted, ratings, tmp_path):
+    out, _ = fitted
+    assert cli("complete", out, "--top", "4", "--out", tmp_path / "top.csv")[0] == 0
+    top = pl.read_csv(tmp_path / "top.csv", infer_schema=False)
+    every = np.stack(np.unravel_index(np.arange(12 * 9 * 5), (12, 9, 5)), axis=1)
+    seen = {tuple(row) for row in ratings.indices.tolist()}
+    missing = np.array([cell for cell in every.tolist() if tuple(cell) not in seen])
+    expected = np.sort(load_run(out).predictor.predict(missing))[::-1][:4]
+    assert top["prediction"].cast(pl.Float64).to_numpy() == pytest.approx(expected, rel=1e-6)
+
+
+def test_complete_handles_conditions_over_several_modes(cli, fitted, tmp_path):
+    out, _ = fitted
+    code, _, stderr = cli("complete", out, "--where", "movie = 'A' OR day = '2021-01-01'", "--out", tmp_path / "f.csv")
+    assert code == 0
+    count = 12 * (5 + 9 - 1)
+    assert f"{count} rows will be written" in stderr
+    assert pl.read_csv(tmp_path / "f.csv").height == count
+
+
+@pytest.mark.parametrize("arguments", [(), ("--where", "nope = 1"), ("--where", "user ="), ("--top", "0")])
+def test_complete_refuses_what_has_no_meaning(cli, fitted, tmp_path, arguments):
+    out, _ = fitted
+    code, _, stderr = cli("complete", out, "--out", tmp_path / "f.csv", *arguments)
+    assert code == 2
+    assert "error:" in stderr.lower() or "invalid value" in stderr.lower()
+    assert not (tmp_path / "f.csv").exists()
+
+
+def test_components_are_printed_and_drawn(cli, fitted):
+    out, _ = fitted
+    code, stdout, _ = cli("components", out, "--json", "--top", "2")
+    found = json.loads(stdout)
+    assert code == 0
+    assert len(found) == 2
+    assert found[0]["weight"] >= found[1]["weight"] >= 0
+    assert len(found[0]["top"]["user"]) == 2
+    assert (out / "components.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_json_prints_what_metrics_json_holds_and_quiet_prints_nothing(cli, table, tmp_path):
+    code, stdout, _ = cli("fit", table, *MODES, "--rank", "1/0", "--out", tmp_path / "a", "--json", *QUICK)
+    assert code == 0
+    assert json.loads(stdout) == json.loads((tmp_path / "a" / "metrics.json").read_text())
+    assert cli("fit", table, *MODES, "--rank", "1/0", "--out", tmp_path / "b", "--quiet", *QUICK) == (0, "", "")
+
+
+def test_without_test_entries_metrics_say_null(cli, table, tmp_path):
+    assert cli("fit", table, *MODES, "--rank", "1/1", "--test", "0", "--out", tmp_path / "run", *QUICK)[0] == 0
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["test"] is None
+    assert metrics["valid"]["n"] == 30
+
+
+def test_a_test_file_of_ones_own_with_an_unseen_label(cli, table, tmp_path):
+    (tmp_path / "test.csv").write_text("user,movie,day,value\n00001,A,2021-01-01,1.5\nnew,A,2021-01-01,2.5\n")
+    code, *_ = cli(
+        "fit", table, *MODES, "--rank", "1/1", "--test-file", tmp_path / "test.csv", "--out", tmp_path / "run", *QUICK
+    )
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert code == 0
+    assert (metrics["test"]["n"], metrics["test"]["warm"]["n"], metrics["test"]["cold"]["n"]) == (2, 1, 1)
+    assert metrics["entries"]["train"] == 270
+
+
+def test_refit_keeps_a_model_of_all_entries_and_the_figures_of_the_other(cli, table, tmp_path):
+    arguments = ("fit", table, *MODES, "--rank", "2/2", *QUICK)
+    cli(*arguments, "--out", tmp_path / "a")
+    cli(*arguments, "--refit", "--out", tmp_path / "b")
+    a, b = (json.loads((tmp_path / name / "metrics.json").read_text()) for name in "ab")
+    assert a["test"] == b["test"]
+    assert b["returned"] == {"model": "joint", "refit": True}
+    cells = np.array([[1, 1, 1], [2, 2, 2]])
+    assert (
+        load_run(tmp_path / "a").predictor.predict(cells) != load_run(tmp_path / "b").predictor.predict(cells)
+    ).any()
+
+
+def test_a_budget_is_kept(cli, table, tmp_path):
+    code, *_ = cli("fit", table, *MODES, "--budget", "0", "--out", tmp_path / "run")
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert code == 0
+    assert metrics["outcome"] == "budget"
+    assert metrics["epochs"] == 0
+
+
+def test_same_seed_same_figures_in_another_process_and_the_seed_never_moves_the_split(cli, table, tmp_path):
+    arguments = ["fit", str(table), *MODES, "--rank", "2/3", *QUICK]
+    cli(*arguments, "--out", tmp_path / "a")
+    command = [sys.executable, "-m", "jointensor", *arguments, "--out", str(tmp_path / "b")]
+    subprocess.run(command, check=True, capture_output=True)
+    cli(*arguments, "--seed", "7", "--out", tmp_path / "c")
+    a, b, c = (json.loads((tmp_path / name / "metrics.json").read_text()) for name in "abc")
+    assert a["test"] == b["test"]
+    assert a["files"] == b["files"]
+    assert a["test"]["rmse"] != c["test"]["rmse"]
+    assert a["baselines"] == c["baselines"]
+
+
+def test_headerless_training_tables_take_queries_with_a_header(cli, tmp_path):
+    rng = np.random.default_rng(0)
+    rows = sorted({(rng.integers(6), rng.integers(5)) for _ in range(40)})
+    (tmp_path / "u.data").write_text(
+        "".join(f"{a}\t{b}\t{a * b + 1}\t{881250949 + 86400 * (a % 3)}\n" for a, b in rows)
+    )
+    code, _, stderr = cli(
+        "fit", tmp_path / "u.data", "--no-header", "--columns", "user,movie,rating,time", "--mode", "user", "--mode", "movie",
+        "--mode", "day=day(time)", "--value", "rating", "--rank", "1/1", "--out", tmp_path / "run", *QUICK,
+    )  # fmt: skip
+    assert code == 0, stderr
+    (tmp_path / "q.csv").write_text("user,movie,time\n1,2,881250949\n")
+    assert cli("predict", tmp_path / "run", tmp_path / "q.csv", "--out", tmp_path / "a.csv")[::2] == (0, "")
+    (tmp_path / "q.tsv").write_text("1\t2\t0\t881250949\n")
+    assert cli("predict", tmp_path / "run", tmp_path / "q.tsv", "--out", tmp_path / "b.csv")[0] == 0
+    answers = [pl.read_csv(tmp_path / name)["prediction"].to_list() for name in ("a.csv", "b.csv")]
+    assert answers[0] == answers[1]
+    assert cli("complete", tmp_path / "run", "--where", "user = 1 AND movie < 3", "--out", tmp_path / "c.csv")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("missing.csv", *MODES), 1, "there is no file"),
+        (("empty.csv", *MODES), 1, "empty"),
+        (("ratings.csv", "--modes", "user,nope", "--value", "value"), 1, "no column 'nope'"),
+        (("ratings.csv", "--modes", "user,movie,day", "--value", "nope"), 1, "no column 'nope'"),
+        (("text.csv", *MODES), 1, "row 2: the value 'five'"),
+        (("nan.csv", *MODES), 1, "row 1"),
+        (("twice.csv", *MODES), 1, "user=a, movie=b, day=c"),
+        (("cut.csv", *MODES), 1, "cut"),
+        (("ratings.csv", "--modes", "user", "--value", "value", "--duplicates", "mean"), 1, "at least two modes"),
+        (("fields.tns",), 1, "line 2: 3 fields"),
+        (("zero.tns",), 1, "line 1: index 0"),
+        (("negative.npz",), 1, "index -1"),
+        (("fraction.npz",), 1, "not a whole number"),
+        (("cut.npz",), 1, "cannot be read"),
+        (("ratings.csv", *MODES, "--test", "1"), 2, "test share is 1"),
+        (("ratings.csv", *MODES, "--test", "-0.1"), 2, "test share is -0.1"),
+        (("ratings.csv", *MODES, "--rank", "0/0"), 2, "0/0"),
+        (("ratings.csv", *MODES, "--rank", "auto"), 2, "rank 'auto'"),
+        (("ratings.csv", *MODES, "--linear", "mean+cq:3"), 2, "no multilinear block 'cq'"),
+        (("ratings.csv", *MODES, "--nonlinear", "julai"), 2, "did you mean 'julia'"),
+        (("ratings.csv", *MODES, "--nonlinear", "julia,gat=free"), 2, "did you mean 'gate'"),
+        (("ratings.csv", *MODES, "--recipe", "papr"), 2, "did you mean 'paper'"),
+        (("ratings.csv", *MODES, "--set", "round=3"), 2, "did you mean 'rounds'"),
+        (("ratings.csv", *MODES, "--loss", "square"), 2, "did you mean 'squared'"),
+        (("ratings.csv", *MODES, "--split", "tme:day"), 2, "split 'tme:day'"),
+        (("ratings.csv", *MODES, "--split", "time:dya"), 1, "no mode 'dya'"),
+        (("ratings.csv", *MODES, "--device", "cuda:99"), 2, "device 'cuda:99'"),
+        (("ratings.csv",), 2, "--modes"),
+    ],
+)  # fmt: skip
+def test_bad_input_gives_one_line_and_leaves_nothing(cli, table, tmp_path, monkeypatch, arguments, code, says):
+    _write_bad_files(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    before = sorted(os.listdir(tmp_path))
+    got, stdout, stderr = cli("fit", *arguments, "--out", "run", "--quiet", *QUICK)
+    assert got == code, stderr
+    assert says in stderr
+    assert stderr.startswith("error: ")
+    assert stderr.count("\n") == 1
+    assert stdout == ""
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def _write_bad_files(folder):
+    head = "user,movie,day,value\n"
+    texts = {
+        "empty.csv": "",
+        "text.csv": head + "a,b,c,1\na,b,d,five\n",
+        "nan.csv": head + "a,b,c,nan\na,b,d,5\n",
+        "twice.csv": head + "a,b,c,1\na,b,c,2\n",
+        "cut.csv": head + "a,b,c,1\na,b",
+        "fields.tns": "1 1 1 2.0\n1 1 3.0\n",
+        "zero.tns": "0 1 1 2.0\n1 1 1 3.0\n",
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    np.savez(folder / "negative.npz", indices=np.array([[-1, 0]]), values=np.ones(1), shape=np.array([2, 2]))
+    np.savez(folder / "fraction.npz", indices=np.array([[0.5, 0.0]]), values=np.ones(1), shape=np.array([2, 2]))
+    np.savez(folder / "whole.npz", indices=np.zeros((1, 2), int), values=np.ones(1), shape=np.array([2, 2]))
+    (folder / "cut.npz").write_bytes((folder / "whole.npz").read_bytes()[:-40])
+
+
+def test_the_months_of_uber_and_movielens_fit_in_one_command(cli, real, tmp_path):
+    import zipfile
+
+    zipfile.ZipFile(real("raw/uber-raw-data-apr14.csv.zip")).extract("uber-raw-data-apr14.csv", tmp_path)
+    modes = ["date=day(Date/Time)", "hour=hour(Date/Time)", "lat=ROUND(Lat,3)", "lon=ROUND(Lon,3)"]
+    quick = ("--set", "warm_epochs=0", "--set", "rounds=0", "--set", "refine_epochs=1")
+    code, _, stderr = cli(
+        "fit", tmp_path / "uber-raw-data-apr14.csv", *(x for m in modes for x in ("--mode", m)), "--value", "count",
+        "--rank", "2/0", "--out", tmp_path / "uber", *quick,
+    )  # fmt: skip
+    assert code == 0, stderr
+    assert "conditional on something having happened" in stderr
+    metrics = json.loads((tmp_path / "uber" / "metrics.json").read_text())
+    assert metrics["shape"] == [30, 24, 662, 1088]
+    (tmp_path / "q.csv").write_text(
+        "Date/Time,Lat,Lon\n4/2/2014 0:11:00,40.769,-73.9549\n9/9/2014 5:00:00,40.769,-73.9549\n"
+    )
+    assert cli("predict", tmp_path / "uber", tmp_path / "q.csv", "--out", tmp_path / "a.csv")[0] == 0
+    assert pl.read_csv(tmp_path / "a.csv")["unseen"].to_list() == [False, True]
+    code, *_ = cli(
+        "fit", real("raw/ml-100k.u.data"), "--no-header", "--columns", "user,movie,rating,time", "--mode", "user", "--mode", "movie",
+        "--mode", "day=day(time)", "--value", "rating", "--rank", "1/0", "--out", tmp_path / "ml", *quick,
+    )  # fmt: skip
+    assert code == 0
+    assert json.loads((tmp_path / "ml" / "metrics.json").read_text())["shape"] == list(
+        read_tensor(real("ml_100k.npz")).tensor.shape
+    )
