@@ -91,6 +91,12 @@ def test_columns_that_an_expression_reads(text, columns):
     assert ModeExpression("m", text).columns() == columns
 
 
+def test_columns_may_be_words_of_sql():
+    table = pl.DataFrame({"user": ["10", "25"], "date": ["a", "b"], "value": ["user", "x"]})
+    assert labels("user || '-user-' || date", table) == ["10-user-a", "25-user-b"]
+    assert ModeExpression("m", "user || date").columns(table.columns) == ["user", "date"]
+
+
 def test_format_is_found_once_and_reused():
     training = pl.DataFrame({"t": ["1/2/2014", "13/2/2014"]})
     _, resolved, notes = ModeExpression("d", "day(t)").evaluate(training)

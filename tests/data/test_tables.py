@@ -159,6 +159,12 @@ def test_queries_may_hold_labels_instead_of_what_they_are_made_from():
     assert encode_frame(queries, reading.tensor.modes, reading.spec).tolist() == [[1, 1, 0], [0, -1, -1]]
 
 
+def test_queries_with_columns_named_like_words_of_sql():
+    reading = read({"user": ["10", "25"], "b": ["x", "y"], "v": [1, 2]}, {"ten": "FLOOR(user / 10)", "b": "b"}, "v")
+    queries = pl.DataFrame({"user": ["29", "99"], "b": ["x", "y"]})
+    assert encode_frame(queries, reading.tensor.modes, reading.spec).tolist() == [[1, 0], [-1, 1]]
+
+
 def test_queries_with_unseen_or_missing_labels_are_minus_one():
     tensor = read(RATINGS, ["user", "film"], "rating").tensor
     queries = pl.DataFrame({"film": ["9", "09", None, "10"], "user": ["bob", "ann", "ann", "Ann"]})

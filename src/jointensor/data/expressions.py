@@ -50,13 +50,13 @@ class ModeExpression:
         short = self._short_form()
         return None if short is None else SHORT_FORMS[short[0]][1]
 
-    def columns(self) -> list[str]:
-        """The columns this expression reads."""
+    def columns(self, known: Iterable[str] = ()) -> list[str]:
+        """The columns this expression reads; ``known`` are names that are columns even if they are words of SQL."""
         short = self._short_form()
         if short is not None:
             return [short[1]]
         try:
-            return list(dict.fromkeys(pl.sql_expr(self.text).meta.root_names()))
+            return list(dict.fromkeys(pl.sql_expr(quote_names(self.text, known)).meta.root_names()))
         except pl.exceptions.PolarsError:
             return [self.text]  # a column whose name is no SQL
 
@@ -100,7 +100,7 @@ class ModeExpression:
         except pl.exceptions.PolarsError as error:
             raise DataError(
                 f"{what} is neither a column ({_list(frame)}) nor an expression that can be evaluated: "
-                f"{_first_line(error)}{_no_number(frame, self.columns())}"
+                f"{_first_line(error)}{_no_number(frame, self.columns(frame.columns))}"
             ) from None
         if len(labels) != frame.height:
             raise DataError(f"{what} gives {len(labels)} labels for {frame.height} rows; one per row is needed")
@@ -108,7 +108,7 @@ class ModeExpression:
 
 
 def quote_names(text: str, names: Iterable[str]) -> str:
-    """An SQL text with the given names in quotes, since names such as ``user`` or ``date`` are words of SQL too.
+    r"""An SQL text with the given names in quotes, since names such as ``user`` or ``date`` are words of SQL too.
 
     >>> quote_names("user = 'user' AND day < 3", ["user", "day"])
     '"user" = \'user\' AND "day" < 3'

@@ -200,7 +200,7 @@ def _query_spec(path: Path, spec: TableSpec | None) -> TableSpec | None:
     separator = spec.separator if spec.separator and spec.separator in line else guess_separator(path, line)
     spec = replace(spec, separator=separator)
     fields = set(fields_of(line, separator))
-    named = all(mode.name in fields or fields.issuperset(mode.columns()) for mode in spec.modes)
+    named = all(mode.name in fields or fields.issuperset(mode.columns(fields)) for mode in spec.modes)
     return replace(spec, header=True, columns=None) if named else spec
 
 

@@ -149,9 +149,9 @@ def encode_frame(frame: Any, modes: Sequence[Mode], spec: TableSpec | None) -> N
     indices = np.empty((table.height, len(modes)), dtype=np.int64)
     for n, mode in enumerate(modes):
         expression = expressions.get(mode.name, ModeExpression(mode.name, mode.name))
-        if expression.text not in table.columns and not set(expression.columns()) <= set(table.columns):
+        if expression.text not in table.columns and not set(expression.columns(table.columns)) <= set(table.columns):
             if mode.name not in table.columns:
-                needs = ", ".join(f"'{c}'" for c in expression.columns())
+                needs = ", ".join(f"'{c}'" for c in expression.columns(table.columns))
                 raise DataError(
                     f"the queries need a column '{mode.name}' with labels, or what it is made from ({needs}); "
                     f"their columns are {', '.join(table.columns)}"
