@@ -1,6 +1,10 @@
 """Shared by all tests: where real tensors are, and names that doctests may use."""
 
+import os
 from pathlib import Path
+
+# Two threads that wait for each other crawl when something else holds a core; set before torch is loaded.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import pytest

@@ -185,6 +185,8 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         tags = super().__sklearn_tags__()
         tags.input_tags.categorical = True
         tags.input_tags.string = True
+        # columns of distinct numbers, as scikit-learn's checks send, have no label twice: nothing to learn from
+        tags.regressor_tags.poor_score = True
         return tags
 
     def _new_model(self, shape: Sequence[int], seed: int) -> JointModel:

@@ -1,6 +1,5 @@
 import json
 import math
-import os
 import subprocess
 import sys
 
@@ -17,7 +16,15 @@ MODES = ("--modes", "user,movie,day", "--value", "value")
 
 
 def test_help_answers_without_loading_torch():
-    code = "import sys; sys.argv = ['jointensor', '--help']\nfrom jointensor.cli import main\ntry: main()\nexcept SystemExit: pass\nassert 'torch' not in sys.modules and 'polars' not in sys.modules"
+    code = """
+import sys
+from jointensor.cli import main
+sys.argv = ["jointensor", "--help"]
+try:
+    main()
+except SystemExit:
+    assert not {"torch", "polars", "numpy"} & set(sys.modules)
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     for command in ("fit", "predict", "evaluate", "complete", "components", "demo"):
@@ -28,7 +35,8 @@ def test_fit_writes_the_whole_run_folder(fitted):
     out, metrics = fitted
     names = {path.name for path in out.iterdir()}
     assert names == {
-        "config.json", "checkpoints", "model.safetensors", "labels.json", "history.jsonl", "environment.json", "report.html", "metrics.json",
+        "config.json", "checkpoints", "model.safetensors", "labels.json", "history.jsonl", "environment.json",
+        "report.html", "metrics.json",
     }  # fmt: skip
     for part in (metrics["test"], metrics["valid"], *(one["test"] for one in metrics["baselines"].values())):
         assert set(part) >= {"rmse", "mae", "rfe", "n"}
@@ -244,8 +252,9 @@ def test_headerless_training_tables_take_queries_with_a_header(cli, tmp_path):
         "".join(f"{a}\t{b}\t{a * b + 1}\t{881250949 + 86400 * (a % 3)}\n" for a, b in rows)
     )
     code, _, stderr = cli(
-        "fit", tmp_path / "u.data", "--no-header", "--columns", "user,movie,rating,time", "--mode", "user", "--mode", "movie",
-        "--mode", "day=day(time)", "--value", "rating", "--rank", "1/1", "--out", tmp_path / "run", *QUICK,
+        "fit", tmp_path / "u.data", "--no-header", "--columns", "user,movie,rating,time",
+        "--mode", "user", "--mode", "movie", "--mode", "day=day(time)",
+        "--value", "rating", "--rank", "1/1", "--out", tmp_path / "run", *QUICK,
     )  # fmt: skip
     assert code == 0, stderr
     (tmp_path / "q.csv").write_text("user,movie,time\n1,2,881250949\n")
@@ -293,14 +302,14 @@ def test_headerless_training_tables_take_queries_with_a_header(cli, tmp_path):
 def test_bad_input_gives_one_line_and_leaves_nothing(cli, table, tmp_path, monkeypatch, arguments, code, says):
     _write_bad_files(tmp_path)
     monkeypatch.chdir(tmp_path)
-    before = sorted(os.listdir(tmp_path))
+    before = sorted(path.name for path in tmp_path.iterdir())
     got, stdout, stderr = cli("fit", *arguments, "--out", "run", "--quiet", *QUICK)
     assert got == code, stderr
     assert says in stderr
     assert stderr.startswith("error: ")
     assert stderr.count("\n") == 1
     assert stdout == ""
-    assert sorted(os.listdir(tmp_path)) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
 def _write_bad_files(folder):
@@ -342,8 +351,9 @@ def test_the_months_of_uber_and_movielens_fit_in_one_command(cli, real, tmp_path
     assert cli("predict", tmp_path / "uber", tmp_path / "q.csv", "--out", tmp_path / "a.csv")[0] == 0
     assert pl.read_csv(tmp_path / "a.csv")["unseen"].to_list() == [False, True]
     code, *_ = cli(
-        "fit", real("raw/ml-100k.u.data"), "--no-header", "--columns", "user,movie,rating,time", "--mode", "user", "--mode", "movie",
-        "--mode", "day=day(time)", "--value", "rating", "--rank", "1/0", "--out", tmp_path / "ml", *quick,
+        "fit", real("raw/ml-100k.u.data"), "--no-header", "--columns", "user,movie,rating,time",
+        "--mode", "user", "--mode", "movie", "--mode", "day=day(time)",
+        "--value", "rating", "--rank", "1/0", "--out", tmp_path / "ml", *quick,
     )  # fmt: skip
     assert code == 0
     assert json.loads((tmp_path / "ml" / "metrics.json").read_text())["shape"] == list(

@@ -242,6 +242,13 @@ def test_evaluation_in_batches_is_evaluation_at_once_without_gradients(batch):
     assert evaluate_in_batches(model, cells[:0], batch).shape == (0,)
 
 
+def test_evaluation_in_batches_asks_for_no_gradients_even_of_a_view_of_a_parameter():
+    level = nn.Parameter(torch.tensor(7.0))
+    found = evaluate_in_batches(lambda indices: level.expand(len(indices)), all_cells((3, 4)), 5)
+    assert not found.requires_grad
+    assert found.tolist() == [7.0] * 12
+
+
 def test_repr_names_shape_blocks_and_size():
     assert repr(JointModel((10, 8), (2, 0), linear="mean+cp:2")) == "JointModel 10 x 8: mean+cp:2, 37 parameters"
     assert repr(JointModel((10, 8), (0, 1))).startswith("JointModel 10 x 8: julia of width 1, ")

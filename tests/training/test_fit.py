@@ -46,6 +46,21 @@ class Sulky(nn.Module):
         return (self.starts >= 3) * rows.sum(dim=(1, 2))
 
 
+class Level(nn.Module):
+    """One number for every entry, which no start resets; notes where it stood at each start."""
+
+    def __init__(self, n_modes, width):
+        super().__init__()
+        self.level = nn.Parameter(torch.tensor(7.0))
+        self.noted = []
+
+    def reset_parameters(self):
+        self.noted.append(self.level.item())
+
+    def forward(self, rows):
+        return self.level.expand(len(rows))
+
+
 class Bursting(nn.Module):
     """Learns well and bursts in its first life; in its second one it stays as it was born."""
 
@@ -130,9 +145,9 @@ def test_the_stopping_rule_makes_the_outcome_converged_and_running_out_of_epochs
 def test_a_budget_of_seconds_is_kept_and_leaves_the_best_state_so_far(parts, short):
     begin = time.monotonic()
     result = fit(new_model(parts), parts, replace(short, refine_epochs=10**9, restarts=10), budget=1.0)
-    assert time.monotonic() - begin < 3.0
+    assert time.monotonic() - begin < 5.0
     assert result.outcome == "budget"
-    assert 0.9 < result.seconds < 3.0
+    assert 0.9 < result.seconds < 5.0
     figures = [row.valid_loss for row in result.history if row.phase != "warm start"]
     with torch.no_grad():
         found = result.model(torch.as_tensor(parts.valid.indices.copy()))
@@ -152,6 +167,7 @@ def test_an_absurd_learning_rate_is_an_outcome_not_an_exception(parts, short, tr
     recipe = replace(short, training=training, optimizer="sgd", lr_linear=1e30, lr_nonlinear=1e30, restarts=2)
     result = fit(new_model(parts), parts, recipe)
     assert (result.outcome, result.failed, result.restarts) == ("diverged", True, 2)
+    assert np.isfinite(result.predict(parts.test.indices)).all()
 
 
 def test_a_fit_that_diverges_late_keeps_its_best_state(around_five):
@@ -178,6 +194,14 @@ def test_a_dead_network_is_found_out_and_started_again_as_often_as_the_recipe_sa
     assert (result.outcome, result.failed, result.nonlinear_dead, result.restarts) == ("dead", True, True, 3)
     assert [row.attempt for row in result.history] == [0, 0, 1, 1, 2, 2, 3, 3]
     assert [row.epoch for row in result.history] == [1, 2] * 4
+
+
+def test_a_new_start_takes_nothing_over_from_the_attempt_before(parts, short):
+    model = new_model(parts, (0, 3), nonlinear=Level)
+    result = fit(model, parts, replace(short, restarts=2))
+    assert result.outcome == "dead"
+    assert model.nonlinear.part.level.item() != 7.0
+    assert model.nonlinear.part.noted == [7.0, 7.0, 7.0]
 
 
 def test_a_dead_network_beside_a_living_multilinear_half_is_noted_but_no_failure(parts, short):

@@ -164,7 +164,9 @@ def complete(
     run: RunFolder,
     out: Annotated[Path, typer.Option(help="Table to write.")],
     where: Annotated[str | None, typer.Option(help="SQL condition on labels: \"day = '2014-04-01'\".")] = None,
-    top: Annotated[int | None, typer.Option(help="Only the K missing cells with the largest predictions.", min=1)] = None,
+    top: Annotated[
+        int | None, typer.Option(help="Only the K missing cells with the largest predictions.", min=1)
+    ] = None,
     all_: Annotated[bool, typer.Option("--all", help="Every cell of the tensor.")] = False,
     quiet: Quiet = False,
 ) -> None:

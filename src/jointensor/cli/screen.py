@@ -62,7 +62,8 @@ class Screen:
         judged = metrics["test"] or metrics["valid"]
         if judged and judged["cold"]["n"]:
             self.result(
-                f"{judged['warm']['n']:,} entries with labels seen in training: RMSE {_number(judged['warm']['rmse'])}; "
+                f"{judged['warm']['n']:,} entries with labels seen in training: "
+                f"RMSE {_number(judged['warm']['rmse'])}; "
                 f"{judged['cold']['n']:,} with a label that was not: RMSE {_number(judged['cold']['rmse'])}"
             )
         self.result(

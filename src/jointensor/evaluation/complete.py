@@ -72,7 +72,7 @@ def select(modes: tuple[Mode, ...], where: str | None) -> Selection:
 
 
 def fill_in(predictor: Predictor, selection: Selection, observed: SparseTensor | None) -> pl.DataFrame:
-    """All selected cells: labels, ``value`` (observed where it is known, else predicted), ``prediction``, ``observed``."""
+    """All selected cells: labels, ``value`` (observed where known, else predicted), ``prediction``, ``observed``."""
     known = Observed(observed)
     frames = []
     for indices in selection:
@@ -110,18 +110,26 @@ class Observed:
 
     def __init__(self, tensor: SparseTensor | None) -> None:
         self.tensor = tensor
-        if tensor is not None:
-            keys = cell_keys(tensor.indices, tensor.shape)
-            order = np.argsort(keys)
-            self.keys, self.values = keys[order], tensor.values[order]
 
     def find(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Values and whether they are known."""
-        if self.tensor is None:
+        if self.tensor is None or not len(indices):
             return np.zeros(len(indices), dtype=np.float32), np.zeros(len(indices), dtype=np.bool_)
-        keys = cell_keys(indices, self.tensor.shape)
-        rows = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        return self.values[rows], self.keys[rows] == keys
+        # only what is near the cells asked for; numbered together, since cell numbers may differ between calls
+        near = np.flatnonzero(np.all(self._between(indices.min(axis=0), indices.max(axis=0)), axis=1))
+        keys = cell_keys(np.concatenate([self.tensor.indices[near], indices]), self.tensor.shape)
+        known, asked = keys[: len(near)], keys[len(near) :]
+        order = np.argsort(known)
+        rows = np.searchsorted(known[order], asked)
+        found = rows < len(near)
+        found[found] = known[order][rows[found]] == asked[found]
+        values = np.zeros(len(indices), dtype=np.float32)
+        values[found] = self.tensor.values[near][order][rows[found]]
+        return values, found
+
+    def _between(self, low: NDArray[np.int64], high: NDArray[np.int64]) -> NDArray[np.bool_]:
+        assert self.tensor is not None
+        return (self.tensor.indices >= low) & (self.tensor.indices <= high)
 
 
 def _parse(where: str, modes: tuple[Mode, ...]) -> pl.Expr:

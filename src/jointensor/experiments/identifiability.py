@@ -119,7 +119,8 @@ def _line(one: Result) -> str:
     congruence = " ".join(f"{c:.4f}" for c in one.congruence)
     return (
         f"ratio {one.ratio:<4} seed {one.seed:<3} {one.training:12} congruence {congruence}  "
-        f"test RMSE {one.rmse:.4f} ({one.skill:.1%} of the spread explained)  {one.epochs} epochs, {one.seconds:.0f} s, {one.outcome}\n"
+        f"test RMSE {one.rmse:.4f} ({one.skill:.1%} of the spread explained)  "
+        f"{one.epochs} epochs, {one.seconds:.0f} s, {one.outcome}\n"
     )
 
 

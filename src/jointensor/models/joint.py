@@ -51,7 +51,7 @@ class JointModel(nn.Module):
     --------
     >>> model = JointModel((100, 80, 60), rank=(4, 16))
     >>> model
-    JointModel 100 x 80 x 60: cp:4 + julia of width 16, 18,289 parameters
+    JointModel 100 x 80 x 60: cp:4 + julia of width 16, 21,489 parameters
     """
 
     def __init__(
@@ -156,4 +156,5 @@ def evaluate_in_batches(half: Callable[[Tensor], Tensor], indices: Tensor, batch
     """``half`` of many entries without gradients, ``(entries, modes)`` → ``(entries,)``."""
     with torch.no_grad():
         parts = [half(indices[start : start + batch]) for start in range(0, len(indices), batch)]
-    return torch.cat(parts) if parts else torch.zeros(0)
+        # concatenated in here: a part that is a view of a parameter would ask for gradients outside
+        return torch.cat(parts) if parts else torch.zeros(0)

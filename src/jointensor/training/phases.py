@@ -62,7 +62,7 @@ def guess_components(trainer: Trainer) -> None:
 
     guessed = rank_one_components(left(trainer.train), left(trainer.valid), trainer.model.shape, g.cp.width)
     with torch.no_grad():
-        for table, columns in zip(g.cp.tables, guessed):
+        for table, columns in zip(g.cp.tables, guessed, strict=False):  # no guess at all is an empty list
             table[:, : columns.shape[1]] = columns
 
 
@@ -82,6 +82,7 @@ def alternate(trainer: Trainer) -> None:
             for _ in range(recipe.epochs_per_turn):
                 figure = trainer.epoch(halves[name].module, fixed, optimizers[name], f"alternate: {name}", round_)
         if rule.report(figure):
+            trainer.converged = True
             break
 
 
@@ -91,6 +92,7 @@ def refine(trainer: Trainer) -> None:
         trainer.model.load_state_dict(trainer.best_state)
     optimizer = trainer.optimizer(*_halves(trainer).values())
     rule = trainer.stopping_rule()
+    trainer.converged = trainer.converged and not trainer.recipe.refine_epochs  # what counts is the last phase
     for _ in range(trainer.recipe.refine_epochs):
         if rule.report(trainer.epoch(trainer.model.score, Fixed(), optimizer, "refine")):
             trainer.converged = True

@@ -1,4 +1,4 @@
-"""First guess at CP components, one after the other: the rank-one term that validates best, then the next on what is left.
+"""First guess at CP components: the rank-one term that validates best, then the next on what is left.
 
 CP fitted from a random start often ends with two components on one and a third lost. A rank-one term
 has far fewer wrong valleys, is cheap to try several times, and validation entries tell a component
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-TRIES = 8
+TRIES = 16
 """Random starts per component, run side by side."""
 
 SWEEPS = 10
