@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from jointensor import SparseTensor, split
 from jointensor.data.modes import Mode
-from jointensor.data.split import share_of, with_test
+from jointensor.data.split import share_of
 from jointensor.errors import ConfigError, DataError
 
 RULES = ["standard", "first:40", "time:day", "slices:user", "group:user", "group:user,day"]
@@ -182,9 +182,9 @@ def test_no_training_entries_is_refused():
         split(SparseTensor([], [], (2, 2)))
 
 
-def test_a_test_tensor_of_ones_own_leaves_all_entries_for_learning():
-    tensor, test = numbered(), numbered(10, seed=9)
-    parts = with_test(tensor, test, valid=0.2, seed=4)
-    assert sorted(positions(parts)[0] + positions(parts)[1]) == list(range(100))
-    assert len(parts.valid) == 20
-    assert parts.test is test
+def test_by_time_the_latest_labels_are_tested_whatever_their_order_in_the_file():
+    labels = ("2014-10", "2014-01", "2014-02", "2014-03", "2014-04")
+    modes = (Mode("month", 5, labels, "ordered"), Mode("other", 4))
+    cells = np.stack(np.unravel_index(np.arange(20), (5, 4)), axis=1)
+    parts = split(SparseTensor(cells, np.arange(20.0), modes), rule="time:month", test=0.2)
+    assert set(parts.test.indices[:, 0]) == {0}

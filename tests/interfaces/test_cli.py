@@ -291,6 +291,9 @@ def test_headerless_training_tables_take_queries_with_a_header(cli, tmp_path):
         (("ratings.csv", *MODES, "--nonlinear", "julai"), 2, "did you mean 'julia'"),
         (("ratings.csv", *MODES, "--nonlinear", "julia,gat=free"), 2, "did you mean 'gate'"),
         (("ratings.csv", *MODES, "--recipe", "papr"), 2, "did you mean 'paper'"),
+        (("ratings.csv", *MODES, "--set", "restarts=abc"), 2, "whole number"),
+        (("ratings.csv", *MODES, "--set", "lr_linear=nan"), 2, "must be a number"),
+        (("ratings.csv", "--modes", "user,value", "--value", "value"), 2, "as a mode and as the value"),
         (("ratings.csv", *MODES, "--set", "round=3"), 2, "did you mean 'rounds'"),
         (("ratings.csv", *MODES, "--loss", "square"), 2, "did you mean 'squared'"),
         (("ratings.csv", *MODES, "--split", "tme:day"), 2, "split 'tme:day'"),
@@ -359,3 +362,48 @@ def test_the_months_of_uber_and_movielens_fit_in_one_command(cli, real, tmp_path
     assert json.loads((tmp_path / "ml" / "metrics.json").read_text())["shape"] == list(
         read_tensor(real("ml_100k.npz")).tensor.shape
     )
+
+
+@pytest.mark.parametrize("rule", ["first:200", "time:day", "slices:user", "group:user,movie"])
+def test_every_split_goes_through_to_a_report(cli, table, tmp_path, rule):
+    code, _, stderr = cli("fit", table, *MODES, "--rank", "1/1", "--split", rule, "--out", tmp_path / "run", *QUICK)
+    assert code == 0, stderr
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["split"]["rule"] == rule
+    assert metrics["test"]["n"] > 0
+    cold = metrics["test"]["cold"]["n"] == metrics["test"]["n"]
+    assert cold == (rule in ("time:day", "slices:user"))
+
+
+def test_labels_that_look_like_markup_or_formulas_are_shown_as_they_are(cli, tmp_path):
+    rows = "".join(f"[/x{a}],$\\frac{{{b}$,{a * b + 1}\n" for a in range(6) for b in range(6))
+    (tmp_path / "odd.csv").write_text("a,b,v\n" + rows)
+    odd = ("fit", tmp_path / "odd.csv", "--modes", "a,b", "--value", "v", "--rank", "1/0", "--out", tmp_path / "run")
+    assert cli(*odd, *QUICK)[0] == 0
+    code, stdout, stderr = cli("components", tmp_path / "run")
+    assert code == 0, stderr
+    assert "[/x5]" in stdout
+    assert (tmp_path / "run" / "components.json").exists()
+
+
+def test_semicolons_in_a_csv_are_found(cli, tmp_path):
+    rows = "".join(f"{a};{b};{a * b + 1}\n" for a in range(6) for b in range(6))
+    (tmp_path / "s.csv").write_text("a;b;v\n" + rows)
+    code, _, stderr = cli(
+        "fit", tmp_path / "s.csv", "--modes", "a,b", "--value", "v", "--rank", "1/0", "--out", tmp_path / "run", *QUICK
+    )
+    assert code == 0, stderr
+
+
+def test_a_test_file_is_merged_by_the_rule_that_made_the_tensor(cli, tmp_path):
+    events = "".join(f"{a},{b},1\n" * (a + b + 1) for a in range(6) for b in range(6))
+    for name in ("train.csv", "test.csv"):
+        (tmp_path / name).write_text("a,b,v\n" + events)
+    code, _, stderr = cli(
+        "fit", tmp_path / "train.csv", "--modes", "a,b", "--value", "v", "--duplicates", "sum", "--rank", "1/0",
+        "--test-file", tmp_path / "test.csv", "--out", tmp_path / "run", *QUICK,
+    )  # fmt: skip
+    assert code == 0, stderr
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["test"]["n"] == 36
+    assert metrics["baselines"]["mean"]["test"]["rmse"] > 1

@@ -112,3 +112,10 @@ def test_nothing_of_the_former_weights_is_left(kind):
     assert not torch.equal(one.nonlinear_factors[0], other.nonlinear_factors[0])
     assert not torch.equal(one.linear_factors[0], other.linear_factors[0])
     assert not torch.equal(one.nonlinear.part.mlp[0].weight, other.nonlinear.part.mlp[0].weight)
+
+
+def test_a_bounded_output_is_not_pushed_to_where_it_saturates():
+    model = JointModel((5, 6), (1, 4), nonlinear="julia,output=tanh")
+    levels = initialise(model, torch.full((30,), 50.0) + torch.rand(30), start="data")
+    assert levels.nonlinear == 0.0
+    assert float(model.nonlinear.part.head.bias.detach().abs()) < 1

@@ -144,8 +144,8 @@ def _backfit(
     ridge regression's.
     """
     mean = float(train.values.mean(dtype=np.float64))
-    left = train.values - np.float64(mean)  # (training entries,)
-    valid_left = valid.values - np.float64(mean)
+    left = train.values.astype(np.float64) - mean  # (training entries,)
+    valid_left = valid.values.astype(np.float64) - mean
     lowest, best = math.inf, Tables(mean, (), ())
     for part in parts:
         part.reset()

@@ -145,10 +145,12 @@ def predict(
 def evaluate(
     run: RunFolder,
     test: Annotated[Path, typer.Argument(help="Entries with values, in any readable format.")],
+    out: Annotated[Path | None, typer.Option(help="File for the figures, as JSON.")] = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
     """Compare predictions with observed entries."""
+    from jointensor.atomic import write_json
     from jointensor.cli.screen import Screen
     from jointensor.data.entries import read_entries
     from jointensor.evaluation.evaluate import evaluate_entries
@@ -156,7 +158,10 @@ def evaluate(
 
     loaded = load_run(run)
     indices, values = read_entries(test, loaded.modes, loaded.spec)
-    Screen(quiet=quiet, json=json).figures(evaluate_entries(loaded.predictor, indices, values))
+    figures = evaluate_entries(loaded.predictor, indices, values)
+    if out is not None:
+        write_json(out, figures)
+    Screen(quiet=quiet, json=json).figures(figures)
 
 
 @app.command()
@@ -192,7 +197,7 @@ def components(
     json: Json = False,
 ) -> None:
     """Show the multilinear components: top labels of every mode, and a picture."""
-    from jointensor.atomic import write_whole
+    from jointensor.atomic import write_json, write_whole
     from jointensor.cli.screen import Screen
     from jointensor.evaluation.components import draw_components, read_components
     from jointensor.experiments.folder import load_run
@@ -201,6 +206,7 @@ def components(
     found = read_components(loaded.predictor.model.linear_factors, loaded.modes)
     screen = Screen(quiet=quiet, json=json)
     screen.components(found, top)
+    write_json((out or run / "components.png").with_suffix(".json"), found.to_dict(top))
     if not no_picture:
         picture = out or run / "components.png"
         write_whole(picture, lambda draft: draw_components(found, draft))

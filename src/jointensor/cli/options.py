@@ -43,6 +43,10 @@ def fit_config(
     if no_restart:
         recipe_changes["restarts"] = 0
     make_recipe(same["recipe"], **recipe_changes)
+    if test_file is not None and same["split"] != "standard":
+        raise ConfigError("give --test-file or --split, not both: a test file decides what is tested")
+    if same["split"].startswith("first:") and same["test"] == 0:
+        raise ConfigError("--split first:N tests on the other entries; --test 0 goes with the standard split")
     check_share("test", same["test"])
     check_share("valid", same["valid"])
     numbers = parse_rank(rank)
@@ -54,6 +58,7 @@ def fit_config(
         orders=_pairs((order or "").split(",") if order else (), "--order"),
         rank=numbers,
         recipe_changes=recipe_changes,
+        engine=engine,
         test_file=None if test_file is None else str(test_file.resolve()),
         **same,
     )
@@ -94,6 +99,8 @@ def _table(
         raise ConfigError("give the modes by --modes or by --mode, not both")
     texts = list(mode or ()) or [name.strip() for name in (modes or "").split(",") if name.strip()]
     names = tuple(name.strip() for name in columns.split(",")) if columns else None
+    if value is not None and value in texts:
+        raise ConfigError(f"'{value}' is named as a mode and as the value; it can be one of them")
     if texts and value is None:
         raise ConfigError("name the column of values with --value, or count rows with --value count")
     marks = {"\\t": "\t", "tab": "\t"}

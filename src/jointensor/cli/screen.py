@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -90,10 +91,10 @@ class Screen:
         """Top labels of every mode per component."""
         if self._as_json(components.to_dict(top)):
             return
-        table = Table("component", _right("weight"), *(mode.name for mode in components.modes), show_lines=True)
+        table = Table("component", _right("weight"), *(escape(mode.name) for mode in components.modes), show_lines=True)
         for r, weight in enumerate(components.weights):
             cells = [
-                "\n".join(f"{label}  {v:+.3f}" for label, v in components.top(r, n, top))
+                "\n".join(f"{escape(label)}  {v:+.3f}" for label, v in components.top(r, n, top))
                 for n in range(len(components.modes))
             ]
             table.add_row(str(r + 1), _number(float(weight)), *cells)

@@ -22,12 +22,13 @@ def read_entries(
 ) -> tuple[NDArray[np.integer], NDArray[Any]]:
     """Indices (-1 for labels that ``modes`` do not have) and values.
 
-    Where the tensor counts events, the file's events are counted too; otherwise every row is an entry.
+    Rows that share a cell are merged, and events counted, by the rule that made the tensor.
     """
     path = Path(path)
     if spec is not None and path.is_file() and file_kind(path) not in ("npz", "tns"):
         frame = read_table(path, spec)
-        if spec.counts_rows(frame):
+        raw = all(e.text in frame.columns or set(e.columns()) <= set(frame.columns) for e in spec.modes)
+        if raw and (spec.counts_rows(frame) or spec.duplicates != "error"):
             from jointensor.data.tables import frame_to_tensor  # noqa: PLC0415 - polars only for tables
 
             tensor = frame_to_tensor(frame, spec).tensor

@@ -84,6 +84,8 @@ class Mode:
             numbers = [_as_number(label) for label in self.labels]
             if None not in numbers:
                 return np.array(numbers, dtype=np.float64)
+            if all(is_date(label) for label in self.labels):
+                return np.argsort(np.argsort(self.labels)).astype(np.float64)
         return np.arange(self.size, dtype=np.float64)
 
     def _number(self, text: str) -> int:

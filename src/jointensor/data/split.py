@@ -84,12 +84,6 @@ def split(
     return Split(tensor.take(learnt), tensor.take(chosen), tensor.take(held), rule, seed)
 
 
-def with_test(tensor: SparseTensor, test: SparseTensor, *, valid: float = 0.1, seed: int = 0) -> Split:
-    """All entries for learning and stopping, and another tensor, over the same modes, for testing."""
-    parts = split(tensor, test=0.0, valid=valid, seed=seed)
-    return Split(parts.train, parts.valid, test, "file", seed)
-
-
 def share_of(n: int, share: float) -> int:
     """``floor(n · share)`` in decimal arithmetic: a fifth of n is exactly ``n // 5``."""
     return int(n * Fraction(str(share)))
@@ -119,7 +113,11 @@ def _whole_labels(
     """Whole labels for testing, the latest or random ones, until their entries reach the share."""
     column = tensor.indices[:, mode]
     labels, counts = np.unique(column, return_counts=True)
-    ranks = np.arange(len(labels))[::-1] if latest else np.random.default_rng([seed, 1]).permutation(len(labels))
+    if latest:
+        along = tensor.modes[mode]
+        ranks = np.argsort(-(labels if along.labels is None else along.coordinates()[labels]), kind="stable")
+    else:
+        ranks = np.random.default_rng([seed, 1]).permutation(len(labels))
     wanted = share_of(len(tensor), share)
     if wanted and len(labels) < 2:
         raise ConfigError(f"mode '{tensor.modes[mode].name}' has one label with entries; it cannot be split by labels")

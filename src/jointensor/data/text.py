@@ -66,8 +66,9 @@ def first_line(path: Path) -> str:
 def guess_separator(path: Path, line: str) -> str:
     """The separator of delimited text, from its name or its first line."""
     suffix = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
-    if suffix in (".csv", ".tsv"):
-        return "," if suffix == ".csv" else "\t"
+    usual = {".csv": ",", ".tsv": "\t"}.get(suffix)
+    if usual is not None and usual in line:  # a .csv may well be separated by semicolons
+        return usual
     try:
         return csv.Sniffer().sniff(line, delimiters="\t,;|").delimiter
     except csv.Error:

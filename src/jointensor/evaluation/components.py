@@ -76,7 +76,7 @@ def draw_components(components: Components, path: Path, count: int = 10) -> None
         for n, mode in enumerate(components.modes):
             _draw_panel(panels[r, n], components, r, n, count)
             if r == 0:
-                panels[r, n].set_title(mode.name)
+                panels[r, n].set_title(_plain(mode.name))
         panels[r, 0].set_ylabel(f"component {r + 1}\nweight {components.weights[r]:.3g}")
     figure.savefig(path, dpi=110, format="png")
 
@@ -87,8 +87,13 @@ def _draw_panel(panel: Any, components: Components, component: int, mode: int, c
     if components.modes[mode].order != "none":
         panel.plot(components.factors[mode][:, component], color="#1f6f8b", linewidth=1.2)
         places = np.unique(np.linspace(0, components.modes[mode].size - 1, 4).astype(int))
-        panel.set_xticks(places, [components.modes[mode].label(int(i))[:10] for i in places])
+        panel.set_xticks(places, [_plain(components.modes[mode].label(int(i))[:10]) for i in places])
         return
     top = components.top(component, mode, count)
     panel.bar(range(len(top)), [value for _, value in top], color="#1f6f8b")
-    panel.set_xticks(range(len(top)), [label[:12] for label, _ in top], rotation=45, ha="right")
+    panel.set_xticks(range(len(top)), [_plain(label[:12]) for label, _ in top], rotation=45, ha="right")
+
+
+def _plain(text: str) -> str:
+    """Text that matplotlib does not take for a formula."""
+    return text.replace("$", r"\$")

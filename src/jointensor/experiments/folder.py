@@ -26,7 +26,7 @@ from torch import nn
 from jointensor._version import __version__
 from jointensor.atomic import sha256, write_json, write_text, write_whole
 from jointensor.data.modes import Mode
-from jointensor.errors import RunError
+from jointensor.errors import JointensorError, RunError
 from jointensor.training.history import Epoch
 from jointensor.training.predictor import Predictor
 from jointensor.training.weights import load_predictor, save_predictor
@@ -51,7 +51,7 @@ class Run:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A folder that is removed again if what fills it fails; an interrupt leaves it for ``--resume``."""
+    """A folder that is removed again if the user is at fault; whatever else happens leaves it for ``--resume``."""
     if path.exists():
         raise RunError(f"{path} exists already; give another --out, or remove it")
     try:
@@ -66,7 +66,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 def _removed_on_failure(path: Path) -> Iterator[None]:
     try:
         yield
-    except Exception:
+    except JointensorError:
         shutil.rmtree(path, ignore_errors=True)
         raise
 

@@ -10,7 +10,7 @@ import numpy as np
 from jointensor.atomic import sha256, write_whole
 from jointensor.data.files import file_kind, read_queries, write_table
 from jointensor.data.sparse import SparseTensor
-from jointensor.errors import JointensorError
+from jointensor.errors import ConfigError, JointensorError
 from jointensor.experiments.folder import Run
 from jointensor.experiments.run import RunConfig, read_source
 
@@ -21,6 +21,7 @@ def predict_file(run: Run, queries: Path, out: Path) -> tuple[int, int]:
     Tables come back with the columns ``prediction`` and ``unseen``; archives with the same ``indices``, the
     predictions as ``values``, and ``unseen``.
     """
+    _check_name(out, ("npz",))
     asked = read_queries(queries, run.modes, run.spec, values=False)
     predicted, unseen = run.predictor.predict(asked.indices), run.predictor.unseen(asked.indices)
     if file_kind(out) == "npz":
@@ -49,6 +50,7 @@ def complete_file(
     """Fill in a part of the tensor and write it; says how many rows before it writes them."""
     from jointensor.evaluation.complete import fill_in, fill_in_top, select  # noqa: PLC0415 - polars only here
 
+    _check_name(out, ())
     selection = select(run.modes, where)
     observed = _observed(run, on_note)
     if top is None:
@@ -58,6 +60,14 @@ def complete_file(
         on_note(f"at most {top:,} rows, the largest of {selection.count():,} cells, will be written to {out}")
         frame = fill_in_top(run.predictor, selection, observed, top)
     write_whole(out, lambda draft: write_table(frame, draft))
+
+
+def _check_name(out: Path, more: tuple[str, ...]) -> None:
+    """Refuse a name whose ending promises another format than what would be written."""
+    endings = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".arrow", ".feather", ".ipc", ".jsonl", ".ndjson")
+    if file_kind(out) not in more and not out.name.lower().endswith(endings):
+        known = ", ".join((*endings, *(f".{kind}" for kind in more)))
+        raise ConfigError(f"{out} cannot be written: its name must end in one of {known}")
 
 
 def _observed(run: Run, on_note: Callable[[str], None]) -> SparseTensor | None:

@@ -30,6 +30,7 @@ def render_report(metrics: dict[str, Any], config: dict[str, Any], history: list
         curve=loss_curve(history),
         colours=COLOURS,
         tensor=tensor,
+        number=lambda value: "–" if value is None else f"{value:.4g}",
         width=WIDTH,
         height=HEIGHT,
     )

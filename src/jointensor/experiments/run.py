@@ -53,7 +53,7 @@ class RunConfig:
     valid: float = 0.1
     seed: int = 0
     refit: bool = False
-    engine: str = "reference"
+    engine: str = "auto"
     device: str = "auto"
     budget: float | None = None
 
@@ -86,8 +86,9 @@ def run(config: RunConfig, out: Path, listener: Listener | None = None) -> dict[
     source = Path(config.source)
     if not source.is_file():
         raise DataError(f"there is no file {source}")
+    checksum = sha256(source)
     with new_folder(out) as path:
-        write_json(path / CONFIG, {"source_sha256": sha256(source), **asdict(config)})
+        write_json(path / CONFIG, {"source_sha256": checksum, **asdict(config)})
         return _fill(path, config, listener)
 
 
@@ -125,10 +126,11 @@ def _fill(path: Path, config: RunConfig, listener: Listener) -> dict[str, Any]:
     baselines = fit_baselines(parts)
     fitted = _fit(config, parts, baselines["bias"], listener, begin)  # type: ignore[arg-type]
     figures = _figures(config, fitted, baselines, parts, test)
-    kept = _refit(config, tensor, fitted, listener) if config.refit else fitted
+    kept = _refit(config, tensor, fitted, listener, begin) if config.refit else fitted
     checksums = write_run(path, kept.predictor, tensor.modes, reading.spec, fitted.history)
     metrics = (
         figures
+        | {"returned": {"model": "joint", "refit": kept is not fitted}}
         | _circumstances(config, fitted, tensor, parts, begin)
         | {"notes": list(reading.notes), "files": checksums}
     )
@@ -159,7 +161,6 @@ def _test_entries(config: RunConfig, reading: Reading, parts: Split) -> Entries:
 def _fit(config: RunConfig, parts: Split, bias: Tables, listener: Listener, begin: float) -> Fit:
     model = JointModel(parts.train.shape, config.rank, linear=config.linear, nonlinear=config.nonlinear)
     listener.on_note(repr(model))
-    left = math.inf if config.budget is None else max(config.budget - (time.monotonic() - begin), 0.0)
     recipe = make_recipe(config.recipe, **config.recipe_changes)
     return fit(
         model,
@@ -167,20 +168,35 @@ def _fit(config: RunConfig, parts: Split, bias: Tables, listener: Listener, begi
         recipe,
         seed=config.seed,
         device=config.device,
-        budget=left,
+        budget=_left(config, begin),
         fallback=bias,
         on_epoch=listener.on_epoch,
     )
 
 
-def _refit(config: RunConfig, tensor: SparseTensor, fitted: Fit, listener: Listener) -> Fit:
-    """Train once more on all entries, for as long as the evaluated model took."""
+def _refit(config: RunConfig, tensor: SparseTensor, fitted: Fit, listener: Listener, begin: float) -> Fit:
+    """Train once more on all entries, for as long as the evaluated model took; a failure keeps that model."""
     listener.on_note("training once more on all entries")
     everything = split(tensor, test=0.0, valid=0.0, seed=config.split_seed)
     model = JointModel(tensor.shape, config.rank, linear=config.linear, nonlinear=config.nonlinear)
-    return fit(
-        model, everything, schedule_of(fitted), seed=config.seed, device=config.device, on_epoch=listener.on_epoch
+    again = fit(
+        model,
+        everything,
+        schedule_of(fitted),
+        seed=config.seed,
+        device=config.device,
+        budget=_left(config, begin),
+        on_epoch=listener.on_epoch,
     )
+    if again.failed and not fitted.failed:
+        listener.on_note(f"training on all entries failed ({again.outcome}); the evaluated model is kept")
+        return fitted
+    return again
+
+
+def _left(config: RunConfig, begin: float) -> float:
+    """Seconds of the budget that are left."""
+    return math.inf if config.budget is None else max(config.budget - (time.monotonic() - begin), 0.0)
 
 
 def _figures(
@@ -200,7 +216,6 @@ def _figures(
             name: {"test": judged_baseline(one, test), "valid": judged_baseline(one, valid)}
             for name, one in baselines.items()
         },
-        "returned": {"model": "joint", "refit": config.refit},
     }
 
 
@@ -220,7 +235,8 @@ def _circumstances(config: RunConfig, fitted: Fit, tensor: SparseTensor, parts: 
         "entries_per_rank": [len(parts.train)],
         "seed": config.seed,
         "split": {
-            "rule": config.test_file or config.split,
+            "rule": config.split,
+            "test_file": config.test_file,
             "seed": config.split_seed,
             "test": config.test,
             "valid": config.valid,

@@ -100,8 +100,8 @@ def fit(
     recipe
         Every number of training, by name or as a :class:`~jointensor.training.recipe.Recipe`.
     seed
-        Of everything random here. Same seed, same device, same result; torch's own random state is
-        left as it was.
+        Of everything random here. Same seed, same result, bit for bit on the CPU; a GPU adds in an order
+        of its own. Torch's own random state is left as it was.
     device
         ``auto`` takes a GPU where there is one.
     budget
@@ -227,5 +227,6 @@ def _seeded(seed: int, attempt: int, device: torch.device) -> Iterator[None]:
     with torch.random.fork_rng(devices=[device] if gpu else []):
         torch.default_generator.manual_seed(int(state))
         if gpu:
-            torch.cuda.manual_seed(int(state))
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(int(state))
         yield

@@ -63,7 +63,8 @@ def guess_components(trainer: Trainer) -> None:
     guessed = rank_one_components(left(trainer.train), left(trainer.valid), trainer.model.shape, g.cp.width)
     with torch.no_grad():
         for table, columns in zip(g.cp.tables, guessed, strict=False):  # no guess at all is an empty list
-            table[:, : columns.shape[1]] = columns
+            guessed_rows = columns.any(dim=1)  # labels that were not in the sample keep their random start
+            table[guessed_rows, : columns.shape[1]] = columns[guessed_rows]
 
 
 def alternate(trainer: Trainer) -> None:

@@ -49,7 +49,7 @@ def rank_one_components(train: Sample, valid: Sample, shape: tuple[int, ...], ra
     for _ in range(rank):
         tries = _fit(train, shape)  # N × (I_n, tries)
         errors = ((valid.left[:, None] - _products(tries, valid.indices)) ** 2).sum(dim=0)  # (tries,)
-        best = int(errors.argmin())
+        best = int(errors.nan_to_num(nan=float("inf")).argmin())
         if not float(errors[best]) < float((valid.left**2).sum()):
             break
         component = [table[:, best : best + 1] for table in tries]

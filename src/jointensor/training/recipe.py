@@ -5,6 +5,7 @@ Where the paper leaves a choice open the field says "open", and the default is o
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
@@ -53,6 +54,8 @@ class Recipe:
     """Most new starts after a failure: validation RFE ≥ 1 (the paper), a dead or a diverged fit."""
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            _check_type(field.name, getattr(self, field.name), type(field.default))
         for name in ("batch_size", "epochs_per_turn"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"recipe: {name} is {getattr(self, name)}, it must be at least 1")
@@ -68,6 +71,14 @@ class Recipe:
                     f"recipe: {name} '{getattr(self, name)}'; {nearest(str(getattr(self, name)), allowed)}"
                 )
         make_loss(self.loss)
+
+
+def _check_type(name: str, value: Any, kind: type) -> None:
+    """Refuse a value that is not of its field's kind; a whole number will do for a fraction."""
+    fits = isinstance(value, (int, float) if kind is float else kind) and not isinstance(value, bool)
+    if not fits or (kind is float and not math.isfinite(value)):
+        words = {int: "a whole number", float: "a number", str: "a word"}
+        raise ConfigError(f"recipe: {name} is {value!r}, it must be {words[kind]}")
 
 
 CHOICES: dict[str, tuple[str, ...]] = {

@@ -85,14 +85,20 @@ def product_scales(level: float, spread: float, rank: int, modes: int) -> tuple[
 
 def _start_nonlinear(half: NonlinearHalf, level: float | None) -> float:
     """Reset f and its factors; returns the level its output starts at, 0 where that cannot be set."""
-    for module in half.part.modules():
+    for module in reversed(list(half.part.modules())):  # children first: a parent may overrule them
         reset = getattr(module, "reset_parameters", None)
         if callable(reset):
             reset()
     for table in half.factors.tables:
         nn.init.normal_(table, 0.0, 1.0 if level is None else ROWS)
     head = getattr(half.part, "head", None)
-    if level is None or not isinstance(head, nn.Linear) or head.bias is None:
+    if level is None or not isinstance(head, nn.Linear) or head.bias is None or head.out_features != 1:
         return 0.0
     nn.init.constant_(head.bias, level)
+    zeros = torch.zeros(2, len(half.factors.tables), half.factors.width, device=head.bias.device)
+    with torch.no_grad():
+        reached = float(half.part(zeros).mean())
+    if abs(reached - level) > 0.5 * abs(level):  # a bounded output: the level would only saturate it
+        nn.init.zeros_(head.bias)
+        return 0.0
     return level

@@ -19,9 +19,7 @@ from jointensor.training.predictor import Predictor
 
 def save_predictor(predictor: Predictor, path: Path) -> None:
     """Write weights and fallback; the model's configuration goes into the file's metadata."""
-    tensors = {
-        f"model.{name}": value.detach().cpu().contiguous() for name, value in predictor.model.state_dict().items()
-    }
+    tensors = {f"model.{name}": value.detach().cpu().clone() for name, value in predictor.model.state_dict().items()}
     fallback = predictor.fallback
     for n, table in enumerate(fallback.tables):
         tensors[f"fallback.{n}.keys"] = torch.as_tensor(table.keys)
