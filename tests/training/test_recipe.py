@@ -47,9 +47,9 @@ def test_counts_that_must_be_positive(field):
 
 
 @pytest.mark.parametrize("field", ["lr_linear", "lr_nonlinear", "huber_delta"])
-@pytest.mark.parametrize("value", [0.0, -1.0, float("nan")])
-def test_rates_that_must_be_positive(field, value):
-    with pytest.raises(ConfigError, match=f"recipe: {field} is {value}, it must be (positive|a number)"):
+@pytest.mark.parametrize(("value", "says"), [(0.0, "positive"), (-1.0, "positive"), (float("nan"), "a number")])
+def test_rates_that_must_be_positive(field, value, says):
+    with pytest.raises(ConfigError, match=f"recipe: {field} is {value}, it must be {says}"):
         Recipe(**{field: value})
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from jointensor.data.modes import Mode, guess_order
+from jointensor.data.modes import Mode
 from jointensor.errors import DataError
 
 if TYPE_CHECKING:
@@ -145,14 +145,6 @@ def _as_modes(modes: Sequence[int | Mode]) -> tuple[Mode, ...]:
     if len(set(names)) != len(names):
         raise DataError(f"mode names must differ, got {', '.join(names)}")
     return made
-
-
-def named_modes(shape: Sequence[int], names: Sequence[str] | None) -> tuple[Mode, ...]:
-    """Unlabelled modes of a given shape, with their order guessed from the names."""
-    names = [f"mode_{n}" for n in range(len(shape))] if names is None else list(names)
-    if len(names) != len(shape):
-        raise DataError(f"{len(names)} mode names for a tensor of {len(shape)} modes")
-    return tuple(Mode(n, int(size), order=guess_order(n, None)) for n, size in zip(names, shape, strict=True))
 
 
 def _as_indices(indices: ArrayLike, modes: tuple[Mode, ...]) -> NDArray[np.integer]:
