@@ -49,7 +49,10 @@ class Registry:
         """The class called ``name``."""
         if name not in self._classes:
             for point in entry_points(group=self.group, name=name):
-                self._classes[name] = point.load()
+                try:
+                    self._classes[name] = point.load()
+                except (ImportError, AttributeError) as error:
+                    raise ConfigError(f"the {self.kind} '{name}' of {point.value} cannot be loaded: {error}") from error
         if name not in self._classes:
             raise ConfigError(f"there is no {self.kind} '{name}'; {nearest(name, self.names())}")
         return self._classes[name]
@@ -78,10 +81,20 @@ def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
 
 def check_options(part: Callable[..., Any], options: dict[str, Any], what: str) -> None:
     """Refuse options that ``part`` does not take, naming the nearest one it does."""
-    takes = [p.name for p in inspect.signature(part).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    takes = option_names(part)
     for key in options:
         if key not in takes:
             raise ConfigError(f"{what} has no option '{key}'; {nearest(key, takes)}")
+
+
+def option_names(part: Callable[..., Any]) -> list[str]:
+    """The options of a part: its parameters that are keyword-only or have a default."""
+    parameters = inspect.signature(part).parameters.values()
+    return [
+        p.name
+        for p in parameters
+        if p.kind is p.KEYWORD_ONLY or (p.kind is p.POSITIONAL_OR_KEYWORD and p.default is not p.empty)
+    ]
 
 
 def parse_value(text: str) -> Any:

@@ -27,6 +27,7 @@ class NonlinearHalf(nn.Module):
         super().__init__()
         self.factors = Factors(shape, width)
         self.part = make_nonlinear(part, len(shape), width)
+        self.spec = describe_nonlinear(self.part, given=part)
 
     def forward(self, indices: Tensor) -> Tensor:
         """f of the entries, ``(batch, modes)`` → ``(batch,)``."""
@@ -109,7 +110,7 @@ class JointModel(nn.Module):
 
     def config(self) -> dict[str, Any]:
         """What :meth:`from_config` needs to build the same model, weights aside."""
-        part = None if self.nonlinear is None else describe_nonlinear(self.nonlinear.part)
+        part = None if self.nonlinear is None else self.nonlinear.spec
         return {
             "shape": list(self.shape),
             "rank": list(self.rank),
@@ -130,11 +131,7 @@ class JointModel(nn.Module):
         return model
 
     def __repr__(self) -> str:
-        width = (
-            f"{describe_nonlinear(self.nonlinear.part).partition(',')[0]} of width {self.rank[1]}"
-            if self.nonlinear
-            else ""
-        )
+        width = f"{self.nonlinear.spec.partition(',')[0]} of width {self.rank[1]}" if self.nonlinear else ""
         halves = " + ".join(filter(None, (self.linear, width)))
         sizes = " x ".join(map(str, self.shape))
         return f"JointModel {sizes}: {halves}, {self.n_parameters():,} parameters"

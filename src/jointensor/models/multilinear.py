@@ -1,14 +1,15 @@
 """g: the multilinear half, a sum of blocks, each a sum of products over a subset of modes.
 
-=========  =======================================  ==========================
-block      value of an entry                        in the paper
-=========  =======================================  ==========================
-``mean``   one number                               –
-``bias``   Σ_n b_n(i_n)                             –
-``cp:R``   Σ_r Π_n A_n(i_n, r) over all modes       eq. (2), g itself
-=========  =======================================  ==========================
+============  ==============================================  ==========================
+block         value of an entry                               in the paper
+============  ==============================================  ==========================
+``mean``      one number                                      –
+``bias``      Σ_n b_n(i_n)                                    –
+``cp:R``      Σ_r Π_n A_n(i_n, r) over all modes              eq. (2), g itself
+``tucker:K``  Σ_k W(k_1, …, k_N) Π_n A_n(i_n, k_n)            a baseline
+============  ==============================================  ==========================
 
-Every block is linear in each of its tables when the others are fixed.
+Every block is linear in each of its tables when the others are fixed. ``tucker:20x5x20`` has a rank per mode.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ from torch import Tensor, nn
 
 from jointensor.errors import ConfigError
 from jointensor.models.factors import Factors
+from jointensor.models.tucker import Tucker
 from jointensor.registry import nearest
+
+BLOCKS = ("mean", "bias", "cp:R", "tucker:K")
+"""How blocks are written."""
 
 
 class Product(nn.Module):
@@ -69,39 +74,52 @@ class Multilinear(nn.Module):
         """The CP block's factor matrices A_n, or ``None`` when there is no such block."""
         return self.blocks["cp"].factors if "cp" in self.blocks else None  # type: ignore[return-value]
 
+    @property
+    def tucker(self) -> Tucker | None:
+        """The Tucker block, or ``None`` when there is no such block."""
+        return self.blocks["tucker"] if "tucker" in self.blocks else None  # type: ignore[return-value]  # noqa: SIM401
+
 
 def linear_spec(rank: int) -> str:
     """The multilinear half that the paper's R stands for."""
     return f"cp:{rank}" if rank else ""
 
 
-def parse_blocks(spec: str) -> dict[str, int]:
+def parse_blocks(spec: str) -> dict[str, tuple[int, ...]]:
     """Block names and ranks of ``"mean+bias+cp:4"``.
 
     >>> parse_blocks("mean + bias + cp:4")
-    {'mean': 1, 'bias': 1, 'cp': 4}
+    {'mean': (), 'bias': (), 'cp': (4,)}
+    >>> parse_blocks("tucker:20x5x20")
+    {'tucker': (20, 5, 20)}
     """
-    blocks: dict[str, int] = {}
+    blocks: dict[str, tuple[int, ...]] = {}
     for piece in filter(None, (piece.strip() for piece in spec.split("+"))):
-        name, sign, rank = piece.partition(":")
-        if name not in ("mean", "bias", "cp"):
-            raise ConfigError(f"there is no multilinear block '{name}'; {nearest(name, ('mean', 'bias', 'cp:R'))}")
+        name, sign, text = piece.partition(":")
+        if name not in [known.partition(":")[0] for known in BLOCKS]:
+            raise ConfigError(f"there is no multilinear block '{name}'; {nearest(name, BLOCKS)}")
         if name in blocks:
             raise ConfigError(f"block '{name}' occurs twice in '{spec}'")
-        if (name == "cp") != bool(sign) or (sign and not (rank.isdecimal() and int(rank) > 0)):
-            raise ConfigError(f"'{piece}': write mean, bias, or cp:R with R at least 1")
-        blocks[name] = int(rank) if sign else 1
+        ranks = text.split("x") if sign else []
+        fits = not sign if name in ("mean", "bias") else len(ranks) == 1 if name == "cp" else bool(ranks)
+        if not fits or not all(rank.isdecimal() and int(rank) > 0 for rank in ranks):
+            raise ConfigError(
+                f"'{piece}': write mean, bias, cp:R with R at least 1, tucker:K, or tucker:K1xK2x… with a rank per mode"
+            )
+        blocks[name] = tuple(map(int, ranks))
     return blocks
 
 
-def _make_blocks(shape: Sequence[int], spec: str) -> dict[str, Product]:
+def _make_blocks(shape: Sequence[int], spec: str) -> dict[str, nn.Module]:
     every = range(len(shape))
-    made: dict[str, Product] = {}
-    for name, rank in parse_blocks(spec).items():
+    made: dict[str, nn.Module] = {}
+    for name, ranks in parse_blocks(spec).items():
         if name == "mean":
-            made["mean"] = Product(shape, (), rank)
+            made["mean"] = Product(shape, (), 1)
         elif name == "bias":
-            made |= {f"bias_{n}": Product(shape, (n,), rank) for n in every}
+            made |= {f"bias_{n}": Product(shape, (n,), 1) for n in every}
+        elif name == "cp":
+            made["cp"] = Product(shape, every, *ranks)
         else:
-            made["cp"] = Product(shape, every, rank)
+            made["tucker"] = Tucker(shape, ranks)
     return made

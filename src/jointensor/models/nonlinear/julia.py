@@ -14,21 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from jointensor.errors import ConfigError
-from jointensor.models.nonlinear.base import Nonlinear, nonlinear_parts
+from jointensor.models.nonlinear.activations import make_activation
+from jointensor.models.nonlinear.base import Nonlinear, check_size, nonlinear_parts
 from jointensor.registry import nearest
-
-ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "relu": nn.ReLU,
-    "leaky_relu": nn.LeakyReLU,
-    "elu": nn.ELU,
-    "gelu": nn.GELU,
-    "silu": nn.SiLU,
-    "softplus": nn.Softplus,
-    "tanh": nn.Tanh,
-    "sigmoid": nn.Sigmoid,
-    "identity": nn.Identity,
-}
-"""Choices for σ."""
 
 
 @nonlinear_parts.register("julia")
@@ -71,10 +59,8 @@ class Julia(Nonlinear):
     ) -> None:
         super().__init__(n_modes, width, activation=activation, mixed=mixed, output=output, gate=gate, hidden=hidden)
         if gate not in self.gates:
-            raise ConfigError(f"gate '{gate}': {nearest(gate, self.gates)}")
-        if not isinstance(hidden, int) or hidden < 0:
-            raise ConfigError(f"hidden is {hidden!r}, it must be a whole number, not negative")
-        hidden = hidden or width**2
+            raise ConfigError(f"julia: gate '{gate}'; {nearest(gate, self.gates)}")
+        hidden = check_size("julia", "hidden", hidden) or width**2
         self.activation = make_activation(activation)
         self.mlp = nn.Sequential(
             nn.Linear(n_modes * width, hidden),
@@ -99,10 +85,3 @@ class Julia(Nonlinear):
         gate = torch.sigmoid(self.gate) if self.squash else self.gate  # z, (width,)
         blended = gate * product + (1 - gate) * mixed  # b, (batch, width)
         return self.output(self.head(blended)).squeeze(-1)  # σ(wᵀb + ε), (batch,)
-
-
-def make_activation(name: str) -> nn.Module:
-    """σ by name."""
-    if name not in ACTIVATIONS:
-        raise ConfigError(f"activation '{name}': {nearest(name, ACTIVATIONS)}")
-    return ACTIVATIONS[name]()

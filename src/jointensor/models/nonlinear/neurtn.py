@@ -1,0 +1,92 @@
+"""NeurTN: a "neural powered Tucker network" (Chen & Li, IJCAI 2020).
+
+outer    B_1(i_1,:) ∘ ⋯ ∘ B_N(i_N,:)                                                 K^N features
+product  (B_1(i_1,:) ⊙ ⋯ ⊙ B_N(i_N,:)) ⊕ B_1(i_1,:) ⊕ ⋯ ⊕ B_N(i_N,:)              (N + 1)·K features
+MLP      features → N²·K → K → 1, ReLU between the layers, linear output
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from jointensor.errors import ConfigError
+from jointensor.models.nonlinear.activations import make_activation
+from jointensor.models.nonlinear.base import Nonlinear, nonlinear_parts
+from jointensor.registry import nearest
+
+MOST_FEATURES = 200_000
+"""Largest K^N that is built: a batch of 4,096 entries then takes 3 GB."""
+
+
+@nonlinear_parts.register("neurtn")
+class NeurTN(Nonlinear):
+    """Interactions of the rows, as Tucker's core weighs them, through an MLP.
+
+    Only the abstract of the original is public, and no code: its details are not known, and nothing here
+    claims to be them. JULIA's paper calls it a Tucker network, over-parameterised, at its best with
+    rank 10, with an MLP of the widths above; the outer product fits that description.
+
+    Parameters
+    ----------
+    n_modes, width
+        N and K.
+    interaction
+        ``"outer"``: all K^N products of one number per mode, as in Tucker's model.
+        ``"product"``: the K products over all modes, beside the rows themselves.
+    activation
+        Between the layers.
+    output
+        Activation of the output.
+    """
+
+    interactions: ClassVar = ("outer", "product")
+    total_rank: ClassVar = 10
+
+    def __init__(
+        self,
+        n_modes: int,
+        width: int,
+        *,
+        interaction: Literal["outer", "product"] = "outer",
+        activation: str = "relu",
+        output: str = "identity",
+    ) -> None:
+        super().__init__(n_modes, width, interaction=interaction, activation=activation, output=output)
+        if interaction not in self.interactions:
+            raise ConfigError(f"neurtn: interaction '{interaction}'; {nearest(interaction, self.interactions)}")
+        features = width**n_modes if interaction == "outer" else (n_modes + 1) * width
+        if features > MOST_FEATURES:
+            raise ConfigError(
+                f"neurtn of width {width} makes {features:,} products of {n_modes} modes, more than {MOST_FEATURES:,}; "
+                f"give at most width {int((MOST_FEATURES + 0.5) ** (1 / n_modes))}, or interaction=product"
+            )
+        self.row_start = (width**-0.5, 0.1)  # rows of length one: so are their outer products
+        self.mlp = nn.Sequential(
+            nn.Linear(features, n_modes**2 * width),
+            make_activation(activation),
+            nn.Linear(n_modes**2 * width, width),
+            make_activation(activation),
+        )
+        self.head = nn.Linear(width, 1)
+        self.output = make_activation(output)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """``(batch, modes, width)`` → ``(batch,)``."""
+        features = outer(rows) if self.options["interaction"] == "outer" else product_and_rows(rows)
+        return self.output(self.head(self.mlp(features))).squeeze(-1)  # (batch,)
+
+
+def outer(rows: Tensor) -> Tensor:
+    """Outer product over modes, ``(batch, modes, width)`` → ``(batch, width ** modes)``."""
+    made = rows[:, 0]  # (batch, width)
+    for n in range(1, rows.shape[1]):
+        made = (made.unsqueeze(2) * rows[:, n].unsqueeze(1)).flatten(start_dim=1)  # (batch, width ** (n + 1))
+    return made
+
+
+def product_and_rows(rows: Tensor) -> Tensor:
+    """Product over modes beside the rows, ``(batch, modes, width)`` → ``(batch, (modes + 1) · width)``."""
+    return torch.cat([rows.prod(dim=1), rows.flatten(start_dim=1)], dim=1)
