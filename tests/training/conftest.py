@@ -18,6 +18,13 @@ def parts():
     return split(tensor, seed=0)
 
 
+@pytest.fixture(scope="session")
+def clear():
+    """3,000 entries of a 20 × 18 × 15 tensor whose two components stand out."""
+    tensor, _ = make_joint((20, 18, 15), (2, 2), _bump, observed=3000, ratio=0.3, seed=3)
+    return split(tensor, seed=0)
+
+
 @pytest.fixture
 def short():
     """Every phase, a few epochs each, no stopping."""

@@ -116,7 +116,7 @@ def around_five():
 
 @pytest.mark.parametrize("rank", [(2, 3), (2, 0), (0, 3)])
 def test_the_model_that_comes_back_is_the_one_that_validated_best(parts, short, rank):
-    result = fit(new_model(parts, rank), parts, replace(short, lr_linear=0.3, lr_nonlinear=0.3, refine_epochs=20))
+    result = fit(new_model(parts, rank), parts, replace(short, lr_linear=0.3, lr_nonlinear=0.1, refine_epochs=20))
     figures = [row.valid_loss for row in result.history if row.phase != "warm start"]
     with torch.no_grad():
         found = result.model(torch.as_tensor(parts.valid.indices.copy()))
@@ -341,7 +341,7 @@ def test_the_schedule_of_a_fit_is_as_long_as_its_best_state_took(parts, short, t
 
 def test_rounds_that_led_nowhere_are_not_in_the_schedule(parts, short):
     """Refinement goes on from the best state, so rounds after it are not part of how it came about."""
-    recipe = replace(short, rounds=15, lr_linear=0.1, lr_nonlinear=0.1, refine_epochs=30)
+    recipe = replace(short, rounds=15, lr_linear=0.2, lr_nonlinear=0.2, refine_epochs=30)
     result = fit(new_model(parts), parts, recipe)
     best = [row for row in result.history if row.best]
     assert best[-1].phase == "refine"

@@ -11,6 +11,7 @@ from jointensor.metrics import rmse
 from jointensor.models.joint import JointModel
 from jointensor.training.fit import fit
 from jointensor.training.phases import alternate, guess_components, refine, train, warm_start
+from jointensor.training.start import Levels
 from jointensor.training.trainer import BudgetError, DivergedError, Entries, Trainer
 
 CPU = torch.device("cpu")
@@ -245,16 +246,29 @@ def test_the_best_state_is_kept_bit_for_bit(parts, short):
     assert [row.best for row in trainer.history] == [x < min([math.inf, *figures[:k]]) for k, x in enumerate(figures)]
 
 
-def test_guessed_components_take_the_place_of_random_ones_unless_the_start_is_raw(parts, short):
+def test_guessed_components_take_the_place_of_random_ones_unless_the_start_is_raw(clear, short):
     for start, guessed in (("data", True), ("raw", False)):
-        trainer = make_trainer(parts, replace(short, start=start))
+        trainer = make_trainer(clear, replace(short, start=start))
         before = copies(trainer.model.linear_factors)
         guess_components(trainer)
         assert same(before, trainer.model.linear_factors) != guessed
 
 
-def test_guessed_components_explain_more_than_random_ones(parts, short):
-    trainer = make_trainer(parts, short)
+def test_guesses_that_only_fit_their_training_entries_are_not_taken(clear, short):
+    """Of pure noise a rank-one term explains a part of the entries it was fitted to, and of others nothing."""
+    trainer = make_trainer(clear, short)
+    generator = torch.Generator().manual_seed(0)
+    for name in ("train", "valid"):
+        indices = getattr(trainer, name).indices
+        setattr(trainer, name, Entries(indices, torch.randn(len(indices), generator=generator)))
+    trainer.levels = Levels(0.0, 0.0)
+    before = copies(trainer.model.linear_factors)
+    guess_components(trainer)
+    assert same(before, trainer.model.linear_factors)
+
+
+def test_guessed_components_explain_more_than_random_ones(clear, short):
+    trainer = make_trainer(clear, short)
     target = trainer.train.values - trainer.levels.nonlinear
 
     def error():

@@ -24,11 +24,20 @@ from jointensor.training.losses import make_loss
 from jointensor.training.phases import train
 from jointensor.training.predictor import Predictor
 from jointensor.training.recipe import Recipe, make_recipe
-from jointensor.training.trainer import EVALUATION_BATCH, BudgetError, DivergedError, Entries, Trainer
+from jointensor.training.trainer import (
+    CONSTANT,
+    EVALUATION_BATCH,
+    BudgetError,
+    DeadError,
+    DivergedError,
+    Entries,
+    HopelessError,
+    Trainer,
+)
 
 Outcome = Literal["converged", "budget", "diverged", "dead"]
-"""``converged``: the stopping rule fired. ``budget``: epochs or seconds ran out. ``diverged``: a loss
-was not finite. ``dead``: every prediction is the same number."""
+"""``converged``: the stopping rule fired. ``budget``: epochs or seconds ran out, or a start was given up.
+``diverged``: a loss was not finite. ``dead``: every prediction is the same number."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +58,17 @@ class Attempt:
         """Whether the paper would start again: RFE ≥ 1, or nothing learnt at all."""
         return self.outcome in ("diverged", "dead") or not self.rfe < 1
 
+    def to_dict(self) -> dict[str, Any]:
+        """What ``metrics.json`` keeps of it."""
+        return {
+            "outcome": self.outcome,
+            "failed": self.failed,
+            "valid_rfe": self.rfe if math.isfinite(self.rfe) else None,
+            "nonlinear_dead": self.nonlinear_dead,
+            "epochs": len(self.history),
+            "seconds": sum(row.seconds for row in self.history),
+        }
+
 
 @dataclass(frozen=True)
 class Fit:
@@ -58,15 +78,22 @@ class Fit:
     history: list[Epoch]
     """All epochs of all attempts."""
     outcome: Outcome
-    restarts: int
+    attempts: list[dict[str, Any]]
+    """How every start ended, see :meth:`Attempt.to_dict`."""
     attempt: int
     """Which start was kept, counted from 0."""
     failed: bool
     """Whether even the best attempt has a validation RFE ≥ 1."""
     nonlinear_dead: bool
+    """Whether f ended as a constant, even if g carried the fit."""
     seed: int
     seconds: float
     recipe: Recipe
+
+    @property
+    def restarts(self) -> int:
+        """How many new starts were made."""
+        return len(self.attempts) - 1
 
     @property
     def model(self) -> JointModel:
@@ -119,6 +146,7 @@ def fit(
     train_entries, valid_entries = (Entries.of(part, place) for part in (split.train, split.valid))
     best: Attempt | None = None
     history: list[Epoch] = []
+    attempts: list[dict[str, Any]] = []
     given = {name: value.detach().clone() for name, value in model.state_dict().items()}
     for number in range(1 + recipe.restarts):
         model.load_state_dict(given)  # parameters that nothing resets must not carry over from a failed attempt
@@ -128,6 +156,7 @@ def fit(
             )
             attempt = _attempt(trainer)
         history += attempt.history
+        attempts.append(attempt.to_dict())
         if best is None or (attempt.failed, attempt.rfe) < (best.failed, best.rfe):
             best = attempt
         if not best.failed or time.monotonic() - begin > budget:
@@ -139,7 +168,7 @@ def fit(
         predictor=Predictor(model, fallback),
         history=history,
         outcome=best.outcome,
-        restarts=number,
+        attempts=attempts,
         attempt=best.number,
         failed=best.failed,
         nonlinear_dead=best.nonlinear_dead,
@@ -196,7 +225,9 @@ def _attempt(trainer: Trainer) -> Attempt:
         outcome = "converged" if trainer.converged else "budget"
     except DivergedError:
         outcome = "diverged"
-    except BudgetError:
+    except DeadError:
+        outcome = "dead"
+    except (BudgetError, HopelessError):
         outcome = "budget"
     if trainer.best_state is not None or outcome == "diverged":
         model.load_state_dict(trainer.best_state or start)
@@ -216,7 +247,7 @@ def _constant(predicted: Tensor, values: Tensor) -> bool:
     """Whether predictions do not vary, though the values do."""
     if len(values) < 2 or float(values.std()) == 0:
         return False
-    return float(predicted.std()) <= 1e-6 * float(values.std())
+    return float(predicted.std()) <= CONSTANT * float(values.std())
 
 
 @contextmanager

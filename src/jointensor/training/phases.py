@@ -24,12 +24,9 @@ class HalfModel(NamedTuple):
 def train(trainer: Trainer) -> None:
     """All phases of the recipe; a model with one half only, or naive training, goes straight to the last."""
     model = trainer.model
-    if trainer.recipe.training == "alternating":
-        if model.multilinear is not None and model.nonlinear is not None:
-            warm_start(trainer)
-            alternate(trainer)
-        elif model.multilinear is not None:
-            guess_components(trainer)
+    if trainer.recipe.training == "alternating" and model.multilinear is not None and model.nonlinear is not None:
+        warm_start(trainer)
+        alternate(trainer)
     refine(trainer)
 
 

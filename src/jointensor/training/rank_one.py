@@ -2,7 +2,8 @@
 
 CP fitted from a random start often ends with two components on one and a third lost. A rank-one term
 has far fewer wrong valleys, is cheap to try several times, and validation entries tell a component
-from a single large value.
+from a single large value, or from labels with few entries: a component explains unseen entries about as
+well as seen ones.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ SWEEPS = 10
 
 RIDGE = 3.0
 """Shrinkage of a row, in entries."""
+
+GENERAL = 0.8
+"""Least share of the explained training variance that a component explains of the validation variance. Planted
+components reach 0.95 and more; what is fitted to a handful of ratings per label stays below."""
 
 MOST = 200_000
 """Entries that are looked at; more would not change a first guess."""
@@ -40,22 +45,30 @@ class Sample:
 def rank_one_components(train: Sample, valid: Sample, shape: tuple[int, ...], rank: int) -> list[Tensor]:
     """Up to ``rank`` components, as one matrix ``(I_n, found)`` per mode.
 
-    A component that does not lower the validation error (training error, where there are no validation
-    entries) ends the search.
+    A component that explains validation entries (training entries, where there are none) much worse than
+    training entries ends the search.
     """
     train = _at_most(train, MOST)
     valid = _at_most(valid, MOST) if len(valid.left) else train
     found: list[list[Tensor]] = []
     for _ in range(rank):
         tries = _fit(train, shape)  # N × (I_n, tries)
-        errors = ((valid.left[:, None] - _products(tries, valid.indices)) ** 2).sum(dim=0)  # (tries,)
-        best = int(errors.nan_to_num(nan=float("inf")).argmin())
-        if not float(errors[best]) < float((valid.left**2).sum()):
-            break
+        explained = _explained(valid, tries)  # (tries,)
+        best = int(explained.argmax())
         component = [table[:, best : best + 1] for table in tries]
+        gain = float(explained[best])
+        if not gain > 0 or gain < GENERAL * float(_explained(train, component)):
+            break
         found.append(component)
         train, valid = train.minus(component), valid.minus(component)
     return [torch.cat([component[n] for component in found], dim=1) for n in range(len(shape))] if found else []
+
+
+def _explained(sample: Sample, factors: list[Tensor]) -> Tensor:
+    """Share of the squared values that each column explains, ``(columns,)``; minus infinity where it is not finite."""
+    errors = ((sample.left[:, None] - _products(factors, sample.indices)) ** 2).sum(dim=0)  # (columns,)
+    share = 1 - errors / (sample.left**2).sum().clamp_min(1e-30)
+    return share.nan_to_num(nan=float("-inf"), neginf=float("-inf"))
 
 
 def _fit(sample: Sample, shape: tuple[int, ...]) -> list[Tensor]:

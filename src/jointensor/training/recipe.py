@@ -52,6 +52,9 @@ class Recipe:
     model that keeps getting worse; 0 never. Open."""
     restarts: int = 10
     """Most new starts after a failure: validation RFE ≥ 1 (the paper), a dead or a diverged fit."""
+    probation: int = 30
+    """Give a start up when its validation RFE has not been below 1 after so many epochs, the warm start not counted,
+    and new starts are left; 0 never. Open."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -62,7 +65,7 @@ class Recipe:
         for name in ("lr_linear", "lr_nonlinear", "huber_delta"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"recipe: {name} is {getattr(self, name)}, it must be positive")
-        for name in ("warm_epochs", "rounds", "refine_epochs", "tolerance", "patience", "restarts"):
+        for name in ("warm_epochs", "rounds", "refine_epochs", "tolerance", "patience", "restarts", "probation"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"recipe: {name} is {getattr(self, name)}, it must not be negative")
         for name, allowed in CHOICES.items():

@@ -10,15 +10,20 @@ from torch import Tensor, nn
 
 from jointensor.models.joint import JointModel, NonlinearHalf
 from jointensor.models.multilinear import Multilinear
+from jointensor.models.nonlinear.base import Nonlinear
+from jointensor.models.tucker import Tucker
 
 SPREAD = 0.3
-"""Share of the values' standard deviation that the multilinear half starts with."""
+"""Share of the values' standard deviation that the multilinear half starts with, and the network at most."""
 
 LIFT = 0.1
 """Least level of the network's output at the start, in standard deviations: an output ReLU below zero is dead."""
 
-ROWS = 0.1
-"""Standard deviation of the initial nonlinear factors."""
+SAMPLE = 1024
+"""Random cells on which the network's output is looked at before training."""
+
+OFF_DIAGONAL = 0.1
+"""Standard deviation of a Tucker core off its diagonal, which starts at 1 as in CP."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ def initialise(model: JointModel, values: Tensor, *, start: str) -> Levels:
     raw = start == "raw"
     levels = Levels(mean, 0.0)
     if f is not None:
-        lifted = _start_nonlinear(f, None if raw else max(mean, LIFT * spread))
+        lifted = _start_nonlinear(f, None if raw else max(mean, LIFT * spread), SPREAD * spread)
         levels = Levels(mean - lifted, lifted)
     if g is not None:
         _start_linear(g, levels.linear, None if raw else SPREAD * spread)
@@ -61,15 +66,33 @@ def _start_linear(half: Multilinear, level: float, spread: float | None) -> None
     for name, block in half.blocks.items():
         for parameter in block.parameters():
             nn.init.constant_(parameter, level if name == "mean" else 0.0)
-    if half.cp is None:
-        return
     left = 0.0 if "mean" in half.blocks else level
-    scales = (0.0, 1.0) if spread is None else product_scales(abs(left), spread, half.cp.width, len(half.cp.tables))
+    if half.cp is not None:
+        _start_tables(list(half.cp.tables), half.cp.width, left, spread)
+        left = 0.0  # one block carries the level
+    if half.tucker is not None:
+        _start_tables(list(half.tucker.tables), min(half.tucker.ranks), left, spread)
+        _start_core(half.tucker, raw=spread is None)
+
+
+def _start_tables(tables: list[nn.Parameter], rank: int, level: float, spread: float | None) -> None:
+    """Factors whose CP of the given rank lies around ``level``; standard normal ones without a spread."""
+    scales = (0.0, 1.0) if spread is None else product_scales(abs(level), spread, rank, len(tables))
     with torch.no_grad():
-        for table in half.cp.tables:
+        for table in tables:
             nn.init.normal_(table, *scales)
-        if left < 0:
-            half.cp.tables[0].neg_()
+        if level < 0:
+            tables[0].neg_()
+
+
+def _start_core(tucker: Tucker, *, raw: bool) -> None:
+    """A core near CP's, ones on the diagonal; or a normal one that makes values of size one."""
+    scale = math.prod(tucker.ranks) ** -0.5
+    with torch.no_grad():
+        nn.init.normal_(tucker.core, 0.0, scale if raw else OFF_DIAGONAL * scale)
+        if not raw:
+            diagonal = torch.arange(min(tucker.ranks))
+            tucker.core[(diagonal,) * len(tucker.ranks)] = 1.0
 
 
 def product_scales(level: float, spread: float, rank: int, modes: int) -> tuple[float, float]:
@@ -83,22 +106,36 @@ def product_scales(level: float, spread: float, rank: int, modes: int) -> tuple[
     return centre, math.sqrt(max(second - centre**2, 0.0))
 
 
-def _start_nonlinear(half: NonlinearHalf, level: float | None) -> float:
+def _start_nonlinear(half: NonlinearHalf, level: float | None, spread: float) -> float:
     """Reset f and its factors; returns the level its output starts at, 0 where that cannot be set."""
     for module in reversed(list(half.part.modules())):  # children first: a parent may overrule them
         reset = getattr(module, "reset_parameters", None)
         if callable(reset):
             reset()
+    centre, deviation = (0.0, 1.0) if level is None else getattr(half.part, "row_start", Nonlinear.row_start)
     for table in half.factors.tables:
-        nn.init.normal_(table, 0.0, 1.0 if level is None else ROWS)
+        nn.init.normal_(table, centre, deviation)
     head = getattr(half.part, "head", None)
     if level is None or not isinstance(head, nn.Linear) or head.bias is None or head.out_features != 1:
         return 0.0
+    rows = torch.full((2, len(half.factors.tables), half.factors.width), centre, device=head.bias.device)
     nn.init.constant_(head.bias, level)
-    zeros = torch.zeros(2, len(half.factors.tables), half.factors.width, device=head.bias.device)
     with torch.no_grad():
-        reached = float(half.part(zeros).mean())
+        _shrink(half, head, spread)
+        head.bias.add_(level - half.part(rows).mean())  # what the layers below add at the start
+        reached = float(half.part(rows).mean())
     if abs(reached - level) > 0.5 * abs(level):  # a bounded output: the level would only saturate it
         nn.init.zeros_(head.bias)
         return 0.0
     return level
+
+
+def _shrink(half: NonlinearHalf, head: nn.Linear, most: float) -> None:
+    """Scale the last weights down until the output, on random cells, varies by ``most`` at most."""
+    sizes = [len(table) for table in half.factors.tables]
+    cells = torch.stack([torch.randint(size, (SAMPLE,), device=head.weight.device) for size in sizes], dim=1)
+    half.train()  # as training will see it: a batch normalisation by the figures of its batch
+    varies = float(half(cells).std())
+    half.eval()
+    if math.isfinite(varies) and varies > most > 0:
+        head.weight.mul_(most / varies)

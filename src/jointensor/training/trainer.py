@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,8 +24,23 @@ EVALUATION_BATCH = 65536
 """Entries per forward pass where no gradients are needed."""
 
 
+CONSTANT = 1e-6
+"""Predictions that spread less than this share of the values' spread are constant."""
+
+DEAD_AFTER = 3
+"""Epochs of constant predictions in a row before a start is called dead."""
+
+
 class DivergedError(ArithmeticError):
     """A loss stopped being finite; the fit ends with the outcome ``diverged``."""
+
+
+class DeadError(ArithmeticError):
+    """Predictions stopped varying; the fit ends with the outcome ``dead``."""
+
+
+class HopelessError(ArithmeticError):
+    """Still no better than predicting zero; worth a new start while some are left."""
 
 
 class BudgetError(Exception):
@@ -62,6 +78,45 @@ class Fixed:
     valid: Tensor | float = 0.0
 
 
+class Checked(NamedTuple):
+    """What one look at the validation entries says."""
+
+    loss: float
+    rfe: float
+    spread: float
+    """Standard deviation of the predictions."""
+    value_spread: float
+
+    @property
+    def constant(self) -> bool:
+        """Whether the predictions do not vary, though the values do."""
+        return self.spread <= CONSTANT * self.value_spread and self.value_spread > 0
+
+
+@dataclass
+class Probation:
+    """Sees early that a start is lost, so that a new one can be made.
+
+    A constant prediction is an output that died: its gradients are zero and it does not come back.
+    An RFE that has not been below 1 after ``epochs`` epochs is given up, unless ``epochs`` is 0.
+    """
+
+    epochs: int
+    seen: int = 0
+    constant: int = 0
+    lowest: float = math.inf
+
+    def report(self, checked: Checked) -> None:
+        """Raise when the start is lost."""
+        self.seen += 1
+        self.constant = self.constant + 1 if checked.constant else 0
+        self.lowest = min(self.lowest, checked.rfe)
+        if self.constant >= DEAD_AFTER:
+            raise DeadError
+        if self.epochs and self.seen >= self.epochs and self.lowest >= 1:
+            raise HopelessError
+
+
 class Trainer:
     """Runs epochs for the phases and remembers the best validated state."""
 
@@ -78,6 +133,7 @@ class Trainer:
     ) -> None:
         self.model, self.train, self.valid, self.recipe = model, train, valid, recipe
         self.attempt, self.deadline, self.on_epoch = attempt, deadline, on_epoch
+        self.probation = Probation(recipe.probation if attempt < recipe.restarts else 0)
         self.loss = make_loss(recipe.loss, huber_delta=recipe.huber_delta)
         self.levels = Levels(0.0, 0.0)
         self.history: list[Epoch] = []
@@ -139,7 +195,8 @@ class Trainer:
             raise BudgetError
         begin = time.perf_counter()
         train_figure = self.loss.figure(self._descend(half, fixed, optimizer))
-        valid_figure = self.loss.figure(self._validate(half, fixed)) if len(self.valid) else None
+        checked = self._validate(half, fixed) if len(self.valid) else None
+        valid_figure = None if checked is None else self.loss.figure(checked.loss)
         figure = train_figure if valid_figure is None else valid_figure
         if not (math.isfinite(train_figure) and math.isfinite(figure)):
             raise DivergedError(f"the loss is {train_figure} in epoch {len(self.history) + 1}")
@@ -155,6 +212,8 @@ class Trainer:
         self.history.append(row)
         if self.on_epoch is not None:
             self.on_epoch(row)
+        if checked is not None and keep:
+            self.probation.report(checked)
         return figure
 
     def _descend(self, half: Half, fixed: Fixed, optimizer: torch.optim.Optimizer) -> float:
@@ -174,6 +233,9 @@ class Trainer:
         self.model.eval()
         return float(total) / len(train)
 
-    def _validate(self, half: Half, fixed: Fixed) -> float:
+    def _validate(self, half: Half, fixed: Fixed) -> Checked:
         score = evaluate_in_batches(half, self.valid.indices, EVALUATION_BATCH) + fixed.valid
-        return float(self.loss.elementwise(LINKS[self.model.link](score), self.valid.values).mean())
+        predicted, values = LINKS[self.model.link](score), self.valid.values
+        loss = self.loss.elementwise(predicted, values).mean()
+        error = (predicted - values).norm() / values.norm().clamp_min(1e-30)
+        return Checked(*torch.stack([loss, error, predicted.std(correction=0), values.std(correction=0)]).tolist())
