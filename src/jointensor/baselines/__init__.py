@@ -4,8 +4,18 @@ Real tensors exist where each of them beats every factor model, so a model that 
 has no business being used there.
 """
 
-from jointensor.baselines.fitting import Baseline, fit_baselines
+from jointensor.baselines.fitting import BASELINES, Baseline, fit_baseline, fit_baselines
 from jointensor.baselines.interp import Interpolation
 from jointensor.baselines.tables import Mean, Tables, fit_bias, fit_tables
 
-__all__ = ["Baseline", "Interpolation", "Mean", "Tables", "fit_baselines", "fit_bias", "fit_tables"]
+__all__ = [
+    "BASELINES",
+    "Baseline",
+    "Interpolation",
+    "Mean",
+    "Tables",
+    "fit_baseline",
+    "fit_baselines",
+    "fit_bias",
+    "fit_tables",
+]

@@ -1,4 +1,4 @@
-"""All baselines of a split at once."""
+"""Baselines by name, one at a time or all of a split at once."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from numpy.typing import NDArray
 from jointensor.baselines.interp import best_interpolation
 from jointensor.baselines.tables import Mean, fit_bias, fit_tables
 from jointensor.data.split import Split
+from jointensor.errors import ConfigError
+from jointensor.registry import nearest
+
+BASELINES = ("mean", "bias", "tables", "interp")
+"""Every baseline; ``interp`` only where a mode is ordered."""
 
 
 class Baseline(Protocol):
@@ -17,6 +22,26 @@ class Baseline(Protocol):
 
     def predict(self, indices: NDArray[np.integer]) -> NDArray[np.float64]:
         """One number per entry."""
+
+    def n_parameters(self) -> int:
+        """How many numbers were learnt from the training entries."""
+
+
+def fit_baseline(name: str, split: Split) -> Baseline:
+    """The baseline called ``name``."""
+    if name not in BASELINES:
+        raise ConfigError(f"there is no baseline '{name}'; {nearest(name, BASELINES)}")
+    if name == "tables":
+        return fit_tables(split.train, split.valid)
+    if name == "mean":
+        return Mean(float(split.train.values.mean(dtype=np.float64)))
+    bias = fit_bias(split.train, split.valid)
+    if name == "bias":
+        return bias
+    interp = best_interpolation(split.train, split.valid, bias)
+    if interp is None:
+        raise ConfigError("interp interpolates along an ordered mode, and there is none; see --order")
+    return interp
 
 
 def fit_baselines(split: Split) -> dict[str, Baseline]:

@@ -61,6 +61,10 @@ class Interpolation:
         value[found] = self._between(left[found], right[found], keys[found] % size)
         return value
 
+    def n_parameters(self) -> int:
+        """All training values, and the numbers of the fallback."""
+        return len(self.values) + self.fallback.n_parameters()
+
     def _between(
         self, left: NDArray[np.int64], right: NDArray[np.int64], position: NDArray[np.int64]
     ) -> NDArray[np.float64]:

@@ -48,6 +48,10 @@ class Mean:
         """The mean, once per entry."""
         return np.full(len(indices), self.mean)
 
+    def n_parameters(self) -> int:
+        """One."""
+        return 1
+
 
 @dataclass(frozen=True)
 class Table:
@@ -84,6 +88,10 @@ class Tables:
         for table in self.tables:
             value += table.effects[table.find(indices)]
         return value
+
+    def n_parameters(self) -> int:
+        """The mean, and one number per combination of every table that was not shrunk away."""
+        return 1 + sum(int(np.count_nonzero(table.effects)) for table in self.tables)
 
 
 def fit_bias(train: SparseTensor, valid: SparseTensor) -> Tables:

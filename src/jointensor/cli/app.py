@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from jointensor._version import __version__
+from jointensor.cli import arguments as a
 from jointensor.errors import ConfigError, JointensorError
 
 app = typer.Typer(
@@ -19,10 +20,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-RunFolder = Annotated[Path, typer.Argument(help="Run folder that `fit` wrote.", metavar="RUN")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print errors only.")]
-Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
 
 
 def main() -> None:
@@ -62,35 +59,33 @@ def fit(
     source: Annotated[Path | None, typer.Argument(help="Table, .npz or .tns with the observed entries.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder to make.", metavar="RUN")] = None,
     resume: Annotated[Path | None, typer.Option(help="Finish a run that was interrupted.", metavar="RUN")] = None,
-    modes: Annotated[str | None, typer.Option(help="Columns that are the modes: user,movie,day.")] = None,
-    mode: Annotated[
-        list[str] | None, typer.Option(help="One mode as NAME=EXPR: a column, day(col), or SQL. Repeatable.")
-    ] = None,
-    value: Annotated[str | None, typer.Option(help="Column with the values, or 'count' to count rows.")] = None,
-    duplicates: Annotated[str, typer.Option(help="Rows that share a cell: error, sum, mean, count or last.")] = "error",
-    order: Annotated[str | None, typer.Option(help="Order of modes: day=ordered,hour=cyclic,user=none.")] = None,
+    modes: a.Modes = None,
+    mode: a.Mode = None,
+    value: a.Value = None,
+    duplicates: a.Duplicates = "error",
+    order: a.Order = None,
     rank: Annotated[str, typer.Option(help="R/F: multilinear/nonlinear components.")] = "4/16",
     linear: Annotated[str | None, typer.Option(help="Multilinear blocks, such as mean+bias+cp:4; replaces R.")] = None,
     nonlinear: Annotated[str, typer.Option(help="Nonlinear part: NAME[,key=value].")] = "julia",
-    recipe: Annotated[str, typer.Option(help="Training recipe.")] = "paper",
-    set_: Annotated[list[str] | None, typer.Option("--set", help="A recipe field as FIELD=VALUE. Repeatable.")] = None,
-    loss: Annotated[str | None, typer.Option(help="squared, absolute, huber or kl.")] = None,
-    split: Annotated[str, typer.Option(help="standard, first:N, time:MODE, slices:MODE or group:MODES.")] = "standard",
+    recipe: a.RecipeName = "paper",
+    set_: a.Set = None,
+    loss: a.LossName = None,
+    split: a.SplitRule = "standard",
     split_seed: Annotated[int, typer.Option(help="Seed of the split.", min=0)] = 0,
-    test: Annotated[float, typer.Option(help="Share of entries kept for testing; 0 keeps none.")] = 0.2,
+    test: a.Test = 0.2,
     test_file: Annotated[Path | None, typer.Option(help="Test entries of your own.")] = None,
-    valid: Annotated[float, typer.Option(help="Share of the rest that decides when to stop.")] = 0.1,
+    valid: a.Valid = 0.1,
     seed: Annotated[int, typer.Option(help="Seed of the model; never moves the split.", min=0)] = 0,
     refit: Annotated[bool, typer.Option("--refit", help="Train once more on all entries and keep that model.")] = False,
     engine: Annotated[str, typer.Option(help="auto or reference.")] = "auto",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 …")] = "auto",
+    device: a.Device = "auto",
     budget: Annotated[float | None, typer.Option(help="Seconds for everything.", min=0)] = None,
-    no_restart: Annotated[bool, typer.Option("--no-restart", help="Do not start again after a failure.")] = False,
-    separator: Annotated[str | None, typer.Option(help="Field separator of a text table.")] = None,
-    no_header: Annotated[bool, typer.Option("--no-header", help="The table's first line is data.")] = False,
-    columns: Annotated[str | None, typer.Option(help="Names of the columns: a,b,c.")] = None,
-    quiet: Quiet = False,
-    json: Json = False,
+    no_restart: a.NoRestart = False,
+    separator: a.Separator = None,
+    no_header: a.NoHeader = False,
+    columns: a.Columns = None,
+    quiet: a.Quiet = False,
+    json: a.Json = False,
 ) -> None:
     """Fit a model to observed entries and write a run folder."""
     from jointensor.cli.options import fit_config
@@ -121,10 +116,10 @@ def fit(
 
 @app.command()
 def predict(
-    run: RunFolder,
+    run: a.RunFolder,
     queries: Annotated[Path, typer.Argument(help="Entries to predict, in any readable format.")],
     out: Annotated[Path, typer.Option(help="File to write: the queries with a prediction beside them.")],
-    quiet: Quiet = False,
+    quiet: a.Quiet = False,
 ) -> None:
     """Predict entries; they come back in their order."""
     from jointensor.cli.screen import Screen
@@ -143,11 +138,11 @@ def predict(
 
 @app.command()
 def evaluate(
-    run: RunFolder,
+    run: a.RunFolder,
     test: Annotated[Path, typer.Argument(help="Entries with values, in any readable format.")],
     out: Annotated[Path | None, typer.Option(help="File for the figures, as JSON.")] = None,
-    quiet: Quiet = False,
-    json: Json = False,
+    quiet: a.Quiet = False,
+    json: a.Json = False,
 ) -> None:
     """Compare predictions with observed entries."""
     from jointensor.atomic import write_json
@@ -166,14 +161,14 @@ def evaluate(
 
 @app.command()
 def complete(
-    run: RunFolder,
+    run: a.RunFolder,
     out: Annotated[Path, typer.Option(help="Table to write.")],
     where: Annotated[str | None, typer.Option(help="SQL condition on labels: \"day = '2014-04-01'\".")] = None,
     top: Annotated[
         int | None, typer.Option(help="Only the K missing cells with the largest predictions.", min=1)
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="Every cell of the tensor.")] = False,
-    quiet: Quiet = False,
+    quiet: a.Quiet = False,
 ) -> None:
     """Fill in every cell of a part of the tensor, or its largest predictions."""
     from jointensor.cli.screen import Screen
@@ -189,12 +184,12 @@ def complete(
 
 @app.command()
 def components(
-    run: RunFolder,
+    run: a.RunFolder,
     out: Annotated[Path | None, typer.Option(help="Picture to draw; RUN/components.png if not given.")] = None,
     top: Annotated[int, typer.Option(help="Labels per mode.", min=1)] = 5,
     no_picture: Annotated[bool, typer.Option("--no-picture", help="Print only.")] = False,
-    quiet: Quiet = False,
-    json: Json = False,
+    quiet: a.Quiet = False,
+    json: a.Json = False,
 ) -> None:
     """Show the multilinear components: top labels of every mode, and a picture."""
     from jointensor.atomic import write_json, write_whole
@@ -214,10 +209,61 @@ def components(
 
 
 @app.command()
+def compare(
+    source: Annotated[Path, typer.Argument(help="Table, .npz or .tns with the observed entries.")],
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            help="NAME[:K | :R/F][,key=value]: mean bias tables interp cp:20 tucker:20 costco:20 avocado:20 neurtn:10 "
+            "neptune:20 mlp:20 julia:4/16 julia-costco:4/16 …; keys are options of the network or recipe fields.",
+            metavar="MODEL…",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder to make, or to continue with the same options.", metavar="RUN")],
+    seeds: Annotated[int, typer.Option(help="Fits per model and split.", min=1)] = 3,
+    split_seeds: Annotated[int, typer.Option(help="Random splits.", min=1)] = 1,
+    jobs: Annotated[int, typer.Option(help="Fits at a time; each gets its share of the cores.", min=1)] = 2,
+    modes: a.Modes = None,
+    mode: a.Mode = None,
+    value: a.Value = None,
+    duplicates: a.Duplicates = "error",
+    order: a.Order = None,
+    recipe: a.RecipeName = "paper",
+    set_: a.Set = None,
+    loss: a.LossName = None,
+    split: a.SplitRule = "standard",
+    test: a.Test = 0.2,
+    valid: a.Valid = 0.1,
+    device: a.Device = "auto",
+    budget: Annotated[float | None, typer.Option(help="Seconds for one fit, the same for every model.", min=0)] = None,
+    no_restart: a.NoRestart = False,
+    separator: a.Separator = None,
+    no_header: a.NoHeader = False,
+    columns: a.Columns = None,
+    quiet: a.Quiet = False,
+    json: a.Json = False,
+) -> None:
+    """Fit several models to the same splits, with several seeds, and compare them."""
+    from jointensor.cli.options import compare_config
+    from jointensor.cli.screen import Screen
+    from jointensor.experiments.compare import compare as compare_models
+
+    config = compare_config(
+        source, models, modes=modes, mode=mode, value=value, duplicates=duplicates, order=order, recipe=recipe,
+        changes=set_, loss=loss, split=split, test=test, valid=valid, seeds=seeds, split_seeds=split_seeds,
+        device=device, budget=budget, no_restart=no_restart, separator=separator, no_header=no_header, columns=columns,
+    )  # fmt: skip
+    screen = Screen(quiet=quiet, json=json)
+    with screen.counting("fits") as (listener, on_cell):
+        rows = compare_models(config, out, jobs=jobs, listener=listener, on_cell=on_cell)
+    screen.comparison(rows, out)
+
+
+@app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder to make.")] = Path("demo"),
     seed: Annotated[int, typer.Option(help="Seed of the generated data and of the models.", min=0)] = 0,
-    quiet: Quiet = False,
+    quiet: a.Quiet = False,
 ) -> None:
     """Generate an epidemic with gaps in its reporting, fill it in, and compare."""
     from jointensor.cli.screen import Screen

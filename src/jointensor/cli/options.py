@@ -9,8 +9,11 @@ from typing import Any
 from jointensor.data.files import file_kind
 from jointensor.data.split import check_share
 from jointensor.errors import ConfigError
+from jointensor.experiments.cells import CompareConfig
 from jointensor.experiments.run import RunConfig
+from jointensor.experiments.specs import parse_models
 from jointensor.models.multilinear import linear_spec, parse_blocks
+from jointensor.models.nonlinear.base import find_nonlinear
 from jointensor.registry import parse_value
 from jointensor.training.recipe import make_recipe
 
@@ -18,50 +21,87 @@ from jointensor.training.recipe import make_recipe
 def fit_config(
     source: Path,
     *,
-    modes: str | None,
-    mode: Sequence[str] | None,
-    value: str | None,
-    duplicates: str,
-    order: str | None,
     rank: str,
     changes: Sequence[str] | None,
     loss: str | None,
     test_file: Path | None,
     engine: str,
     no_restart: bool,
-    separator: str | None,
-    no_header: bool,
-    columns: str | None,
     **same: Any,
 ) -> RunConfig:
     """The configuration that the options of ``fit`` stand for, checked before anything is read."""
     if engine not in ("auto", "reference"):
         raise ConfigError(f"engine '{engine}' is not here; known are auto, reference")
-    recipe_changes = _pairs(changes or (), "--set")
-    if loss is not None:
-        recipe_changes["loss"] = loss
-    if no_restart:
-        recipe_changes["restarts"] = 0
-    make_recipe(same["recipe"], **recipe_changes)
     if test_file is not None and same["split"] != "standard":
         raise ConfigError("give --test-file or --split, not both: a test file decides what is tested")
-    if same["split"].startswith("first:") and same["test"] == 0:
-        raise ConfigError("--split first:N tests on the other entries; --test 0 goes with the standard split")
-    check_share("test", same["test"])
-    check_share("valid", same["valid"])
+    reading, same = _reading(source, same)
+    recipe_changes = _recipe_changes(same, changes, loss, no_restart=no_restart)
+    _check_split(same)
     numbers = parse_rank(rank)
-    if not numbers[1] and not parse_blocks(linear_spec(numbers[0]) if same["linear"] is None else same["linear"]):
+    blocks = parse_blocks(linear_spec(numbers[0]) if same["linear"] is None else same["linear"])
+    if numbers[1]:
+        find_nonlinear(same["nonlinear"])
+    elif not blocks:
         raise ConfigError(f"rank {rank} leaves nothing to fit; give at least one component, such as --rank 4/16")
     return RunConfig(
-        source=str(source.resolve()),
-        table=_table(source, modes, mode, value, duplicates, separator, columns, header=not no_header),
-        orders=_pairs((order or "").split(",") if order else (), "--order"),
+        **reading,
         rank=numbers,
         recipe_changes=recipe_changes,
         engine=engine,
         test_file=None if test_file is None else str(test_file.resolve()),
         **same,
     )
+
+
+def compare_config(
+    source: Path,
+    models: Sequence[str],
+    *,
+    changes: Sequence[str] | None,
+    loss: str | None,
+    no_restart: bool,
+    **same: Any,
+) -> CompareConfig:
+    """The configuration that the options of ``compare`` stand for, checked before anything is read."""
+    parse_models(models)
+    reading, same = _reading(source, same)
+    recipe_changes = _recipe_changes(same, changes, loss, no_restart=no_restart)
+    _check_split(same)
+    if same["test"] == 0:
+        raise ConfigError("a comparison needs test entries; give a --test share above 0")
+    return CompareConfig(models=tuple(models), recipe_changes=recipe_changes, **reading, **same)
+
+
+def _reading(source: Path, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """How the source is read, and the options that are left."""
+    names = ("modes", "mode", "value", "duplicates", "order", "separator", "no_header", "columns")
+    own = {name: given[name] for name in names}
+    order = own.pop("order")
+    reading = {
+        "source": str(source.resolve()),
+        "table": _table(source, **own),
+        "orders": _pairs(order.split(",") if order else (), "--order"),
+    }
+    return reading, {name: value for name, value in given.items() if name not in names}
+
+
+def _recipe_changes(
+    same: dict[str, Any], changes: Sequence[str] | None, loss: str | None, *, no_restart: bool
+) -> dict[str, Any]:
+    made = _pairs(changes or (), "--set")
+    if loss is not None:
+        made["loss"] = loss
+    if no_restart:
+        made["restarts"] = 0
+    make_recipe(same["recipe"], **made)
+    return made
+
+
+def _check_split(same: dict[str, Any]) -> None:
+    if same["split"].startswith("first:") and same["test"] == 0:
+        raise ConfigError("--split first:N tests on the other entries; --test 0 goes with the standard split")
+    check_share("test", same["test"])
+    check_share("valid", same["valid"])
 
 
 def parse_rank(text: str) -> tuple[int, int]:
@@ -78,14 +118,14 @@ def parse_rank(text: str) -> tuple[int, int]:
 
 def _table(
     source: Path,
+    *,
     modes: str | None,
     mode: Sequence[str] | None,
     value: str | None,
     duplicates: str,
     separator: str | None,
+    no_header: bool,
     columns: str | None,
-    *,
-    header: bool,
 ) -> dict[str, Any] | None:
     if file_kind(source) in ("npz", "tns"):
         if modes or mode or value:
@@ -109,7 +149,7 @@ def _table(
         value or "",
         duplicates=duplicates,
         separator=marks.get(separator or "", separator),
-        header=header,
+        header=not no_header,
         columns=names,
     ).to_dict()
 

@@ -10,18 +10,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Column, Table
 
 from jointensor.evaluation.components import Components
+from jointensor.experiments.compare import OnCell
+from jointensor.experiments.comparison import TITLES, cells_for_people
 from jointensor.experiments.report import figure_rows
 from jointensor.experiments.run import Listener
 from jointensor.training.history import Epoch
 
 LINE_EVERY = 5.0
 """Seconds between progress lines where there is no terminal."""
+
+
+WIDE = 140
+"""Columns that a comparison takes in full; also the width where there is no terminal."""
 
 
 class Screen:
@@ -31,6 +38,8 @@ class Screen:
         self.quiet, self.json = quiet, json
         self.side = Console(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
         self.main = Console(quiet=quiet, highlight=False)
+        if not self.main.is_terminal:
+            self.main.width = WIDE  # a file or a pipe has no edge
 
     def note(self, text: str) -> None:
         """A line beside the results."""
@@ -52,6 +61,41 @@ class Screen:
         )  # fmt: skip
         with Progress(*columns, console=self.side, transient=True) as progress:
             yield Listener(lambda text: progress.console.print(text, markup=False), _Bar(progress))
+
+    @contextmanager
+    def counting(self, what: str) -> Iterator[tuple[Listener, OnCell]]:
+        """A listener, and something to call after each of many fits."""
+        if self.quiet or not self.side.is_terminal:
+            yield Listener(self.note), self._cell_line
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=self.side, transient=True) as progress:
+            task = progress.add_task(what, total=None)
+
+            def on_cell(cell: dict[str, Any], done: int, total: int) -> None:
+                progress.update(task, completed=done, total=total, description=f"{what}: {escape(cell['model'])}")
+
+            yield Listener(lambda text: progress.console.print(text, markup=False)), on_cell
+
+    def _cell_line(self, cell: dict[str, Any], done: int, total: int) -> None:
+        figure = cell["error"] if "error" in cell else f"RMSE {_number(cell['test']['rmse'])}, {cell['seconds']:.1f} s"
+        self.note(f"{done} of {total}  {cell['model']}  split {cell['split_seed']} seed {cell['seed']}  {figure}")
+
+    def comparison(self, rows: list[dict[str, Any]], path: Path) -> None:
+        """The table of a comparison, the best model in bold."""
+        if self._as_json(rows):
+            return
+        table = Table(_whole(TITLES[0]), *map(_right, TITLES[1:]), box=SIMPLE, padding=0)
+        for row in rows:
+            cells = cells_for_people(row, short=self.main.width < WIDE)
+            table.add_row(*map(escape, cells), style="bold" if row["best"] else None)
+        self.main.print(table)
+        dead = [f"{row['model']} ({row['nonlinear_dead']} of {row['fits']})" for row in rows if row["nonlinear_dead"]]
+        if dead:
+            self.note(
+                f"the network ended as a constant in {', '.join(dead)}: what is left there is the multilinear part"
+            )
+        self.result(f"mean ± standard deviation over fits; every figure, cell by cell: {path}")
 
     def metrics(self, metrics: dict[str, Any], path: Path) -> None:
         """Figures of a finished run."""
@@ -172,10 +216,12 @@ def _figure_table(rows: list[dict[str, Any]]) -> Table | None:
     return table
 
 
-def _right(title: str) -> Any:
-    from rich.table import Column
+def _right(title: str) -> Column:
+    return Column(title, justify="right", no_wrap=True)
 
-    return Column(title, justify="right")
+
+def _whole(title: str) -> Column:
+    return Column(title, no_wrap=True)
 
 
 def _number(value: float | None) -> str:

@@ -77,7 +77,7 @@ def _observed(run: Run, on_note: Callable[[str], None]) -> SparseTensor | None:
     try:
         config = RunConfig.from_dict(stored)
         if sha256(Path(config.source)) == expected:
-            return read_source(config).tensor
+            return read_source(config.source, config.table, config.orders).tensor
     except (OSError, JointensorError):
         pass
     on_note(

@@ -107,7 +107,7 @@ def resume(path: Path, listener: Listener | None = None) -> dict[str, Any]:
 
 def _fill(path: Path, config: RunConfig, listener: Listener) -> dict[str, Any]:
     begin = time.monotonic()
-    reading = read_source(config)
+    reading = read_source(config.source, config.table, config.orders)
     for note in reading.notes:
         listener.on_note(note)
     tensor = reading.tensor
@@ -139,16 +139,16 @@ def _fill(path: Path, config: RunConfig, listener: Listener) -> dict[str, Any]:
     return metrics
 
 
-def read_source(config: RunConfig) -> Reading:
+def read_source(source: str, table: dict[str, Any] | None, orders: dict[str, str]) -> Reading:
     """The tensor of a run, read again by the same rules."""
     spec = None
-    if config.table is not None:
+    if table is not None:
         from jointensor.data.tables import TableSpec  # noqa: PLC0415 - polars only for tables
 
-        spec = TableSpec.from_dict(config.table)
-    reading = read_tensor(config.source, spec, config.orders)
+        spec = TableSpec.from_dict(table)
+    reading = read_tensor(source, spec, orders)
     if not len(reading.tensor):
-        raise DataError(f"{config.source} has no entries")
+        raise DataError(f"{source} has no entries")
     return reading
 
 
@@ -223,6 +223,7 @@ def _circumstances(config: RunConfig, fitted: Fit, tensor: SparseTensor, parts: 
     return {
         "outcome": fitted.outcome,
         "restarts": fitted.restarts,
+        "attempts": fitted.attempts,
         "failed": fitted.failed,
         "nonlinear_dead": fitted.nonlinear_dead,
         "epochs": len(fitted.history),

@@ -1,0 +1,32 @@
+"""Options that more than one command takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+RunFolder = Annotated[Path, typer.Argument(help="Run folder that `fit` wrote.", metavar="RUN")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print errors only.")]
+Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
+
+# how a source becomes a tensor
+Modes = Annotated[str | None, typer.Option(help="Columns that are the modes: user,movie,day.")]
+Mode = Annotated[list[str] | None, typer.Option(help="One mode as NAME=EXPR: a column, day(col), or SQL. Repeatable.")]
+Value = Annotated[str | None, typer.Option(help="Column with the values, or 'count' to count rows.")]
+Duplicates = Annotated[str, typer.Option(help="Rows that share a cell: error, sum, mean, count or last.")]
+Order = Annotated[str | None, typer.Option(help="Order of modes: day=ordered,hour=cyclic,user=none.")]
+Separator = Annotated[str | None, typer.Option(help="Field separator of a text table.")]
+NoHeader = Annotated[bool, typer.Option("--no-header", help="The table's first line is data.")]
+Columns = Annotated[str | None, typer.Option(help="Names of the columns: a,b,c.")]
+
+# what is trained on, and how
+SplitRule = Annotated[str, typer.Option(help="standard, first:N, time:MODE, slices:MODE or group:MODES.")]
+Test = Annotated[float, typer.Option(help="Share of entries kept for testing; 0 keeps none.")]
+Valid = Annotated[float, typer.Option(help="Share of the rest that decides when to stop.")]
+RecipeName = Annotated[str, typer.Option(help="Training recipe.")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="A recipe field as FIELD=VALUE. Repeatable.")]
+LossName = Annotated[str | None, typer.Option(help="squared, absolute, huber or kl.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 …")]
+NoRestart = Annotated[bool, typer.Option("--no-restart", help="Do not start again after a failure.")]

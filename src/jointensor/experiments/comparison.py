@@ -1,0 +1,139 @@
+"""The result of a comparison: rows of figures, as CSV, as Markdown and as two pictures."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from statistics import fmean, median, stdev
+from typing import Any
+
+from jointensor.atomic import write_whole
+from jointensor.errors import MissingPackageError
+
+COLUMNS = (
+    "model", "rmse", "rmse_sd", "mae", "rfe", "skill", "parameters", "seconds", "seconds_per_epoch", "success_rate",
+    "rmse_median", "mae_sd", "rfe_sd", "fits", "restarts", "nonlinear_dead",
+)  # fmt: skip
+"""Columns of ``results.csv``. ``skill`` is 1 − RMSE / RMSE of the mean predictor; ``success_rate`` the share of fits
+with a test RFE below 1 that learnt something; ``nonlinear_dead`` how many of them ended with a constant network."""
+
+
+def rows_of(models: Sequence[str], cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row per model, in the order of ``models``; figures are means over fits, ``_sd`` their standard deviation."""
+    rows = [_row(model, [cell for cell in cells if cell["model"] == model]) for model in models]
+    lowest = min((row["rmse"] for row in rows if row["rmse"] is not None), default=None)
+    return [row | {"best": row["rmse"] is not None and row["rmse"] == lowest} for row in rows]
+
+
+def _row(model: str, cells: list[dict[str, Any]]) -> dict[str, Any]:
+    judged = [cell for cell in cells if cell["test"] is not None and cell["test"]["rmse"] is not None]
+    figures = {key: [cell["test"][key] for cell in judged] for key in ("rmse", "mae", "rfe")}
+    skills = [1 - cell["test"]["rmse"] / cell["mean_rmse"] for cell in judged if cell["mean_rmse"]]
+    row = {key: _mean(values) for key, values in figures.items()}
+    row |= {f"{key}_sd": _spread(values) for key, values in figures.items()}
+    return {
+        "model": model,
+        **row,
+        "rmse_median": median(figures["rmse"]) if judged else None,
+        "skill": _mean(skills),
+        "parameters": judged[0]["parameters"] if judged else None,
+        "seconds": _mean([cell["seconds"] for cell in judged]),
+        "seconds_per_epoch": _mean([cell["seconds_per_epoch"] for cell in judged if "seconds_per_epoch" in cell]),
+        "success_rate": sum(cell["success"] for cell in cells) / len(cells),
+        "fits": len(cells),
+        "restarts": sum(cell.get("restarts", 0) for cell in cells),
+        "nonlinear_dead": sum(cell.get("nonlinear_dead", False) for cell in cells),
+    }
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def _spread(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return stdev(known) if len(known) > 1 else None
+
+
+def as_csv(rows: Sequence[dict[str, Any]]) -> str:
+    """The table as text; an unknown figure is an empty field."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+TITLES = ("model", "RMSE", "MAE", "RFE", "skill", "parameters", "seconds", "s/epoch", "success", "dead f")
+
+
+def cells_for_people(row: dict[str, Any], *, short: bool = False) -> list[str]:
+    """The row's fields as they are shown, in the order of :data:`TITLES`; ``short`` shows the spread of RMSE only."""
+    return [
+        row["model"],
+        *(_with_spread(row[k], None if short and k != "rmse" else row[f"{k}_sd"]) for k in ("rmse", "mae", "rfe")),
+        "–" if row["skill"] is None else f"{100 * row['skill']:+.1f} %",
+        "–" if row["parameters"] is None else f"{row['parameters']:,}",
+        _plain(row["seconds"], 3),
+        _plain(row["seconds_per_epoch"], 2),
+        f"{100 * row['success_rate']:.0f} %",
+        str(row["nonlinear_dead"] or "–"),
+    ]
+
+
+def as_markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """The table as Markdown, the best model in bold."""
+    lines = ["| " + " | ".join(TITLES) + " |", "|---" + "|---:" * (len(TITLES) - 1) + "|"]
+    for row in rows:
+        cells = cells_for_people(row)
+        lines.append("| " + " | ".join(f"**{cell}**" if row["best"] else cell for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _with_spread(value: float | None, spread: float | None) -> str:
+    return _plain(value, 4) + ("" if value is None or spread is None else f" ± {spread:.2g}")
+
+
+def _plain(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:.{digits}g}"
+
+
+def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """``accuracy.png``: RMSE with its spread. ``accuracy_time.png``: RMSE against the time of a fit."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - an extra
+        from matplotlib.figure import Figure  # noqa: PLC0415
+    except ImportError:
+        raise MissingPackageError("drawing needs matplotlib: pip install jointensor[plot]") from None
+
+    known = [row for row in rows if row["rmse"] is not None]
+    for name, draw_on in (("accuracy.png", _draw_accuracy), ("accuracy_time.png", _draw_time)):
+        figure = Figure(figsize=(8, 1.6 + 0.32 * max(len(known), 8)), layout="constrained")
+        FigureCanvasAgg(figure)
+        draw_on(figure.subplots(), known)
+        write_whole(path / name, partial(figure.savefig, dpi=110, format="png"))
+
+
+def _draw_accuracy(panel: Any, rows: Sequence[dict[str, Any]]) -> None:
+    for place, row in enumerate(reversed(rows)):
+        colour = "#c0392b" if row["best"] else "#1f6f8b"
+        panel.errorbar(row["rmse"], place, xerr=row["rmse_sd"] or 0.0, fmt="o", color=colour, capsize=3, markersize=5)
+    panel.set_yticks(range(len(rows)), [row["model"] for row in reversed(rows)], fontsize=8)
+    panel.set_xlabel("test RMSE, mean and standard deviation over fits")
+    panel.grid(axis="x", color="#e3e8ec")
+
+
+def _draw_time(panel: Any, rows: Sequence[dict[str, Any]]) -> None:
+    for row in rows:
+        colour = "#c0392b" if row["best"] else "#1f6f8b"
+        seconds = max(row["seconds"], 1e-3)
+        panel.errorbar(seconds, row["rmse"], yerr=row["rmse_sd"] or 0.0, fmt="o", color=colour, capsize=3, markersize=5)
+        panel.annotate(row["model"], (seconds, row["rmse"]), (5, 4), textcoords="offset points", fontsize=7)
+    panel.set_xscale("log")
+    panel.set_xlabel("seconds per fit")
+    panel.set_ylabel("test RMSE")
+    panel.grid(color="#e3e8ec")
