@@ -51,7 +51,7 @@ class Registry:
             for point in entry_points(group=self.group, name=name):
                 try:
                     self._classes[name] = point.load()
-                except (ImportError, AttributeError) as error:
+                except (ImportError, AttributeError, SyntaxError) as error:
                     raise ConfigError(f"the {self.kind} '{name}' of {point.value} cannot be loaded: {error}") from error
         if name not in self._classes:
             raise ConfigError(f"there is no {self.kind} '{name}'; {nearest(name, self.names())}")

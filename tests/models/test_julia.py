@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from jointensor.errors import ConfigError
-from jointensor.models.nonlinear.julia import ACTIVATIONS, Julia
+from jointensor.models.nonlinear.activations import ACTIVATIONS
+from jointensor.models.nonlinear.julia import Julia
 
 ERF = np.vectorize(math.erf)
 FORMULAS = {
@@ -36,22 +37,28 @@ def random_rows(batch, n_modes, width, seed=1):
     return torch.randn(batch, n_modes, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+def formula(name, weights, module):
+    """σ by name; a PReLU has a slope of its own wherever it stands."""
+    if name == "prelu":
+        return lambda x: np.where(x > 0, x, weights[f"{module}.weight"] * x)
+    return FORMULAS[name]
+
+
 def by_hand(network, rows, activation="relu", mixed="relu", output="relu", gate="free"):
     """The four equations of the paper for one entry at a time."""
     weights = {name: value.detach().numpy() for name, value in network.state_dict().items()}
-    sigma = FORMULAS[activation]
     z = weights["gate"] if gate == "free" else 1 / (1 + np.exp(-weights["gate"]))
     values = []
     for entry in rows.numpy():  # (modes, width)
         first = np.ones(entry.shape[1])
         for row in entry:
             first = first * row
-        first = sigma(first)
-        hidden = sigma(weights["mlp.0.weight"] @ np.concatenate(list(entry)) + weights["mlp.0.bias"])
-        second = FORMULAS[mixed](weights["mlp.2.weight"] @ hidden + weights["mlp.2.bias"])
-        blended = z * first + (1 - z) * second
-        values.append(FORMULAS[output](weights["head.weight"][0] @ blended + weights["head.bias"][0]))
-    return np.array(values)
+        first = formula(activation, weights, "activation")(first)
+        hidden = weights["mlp.0.weight"] @ np.concatenate(list(entry)) + weights["mlp.0.bias"]
+        second = weights["mlp.2.weight"] @ formula(activation, weights, "mlp.1")(hidden) + weights["mlp.2.bias"]
+        blended = z * first + (1 - z) * formula(mixed, weights, "mlp.3")(second)
+        values.append(formula(output, weights, "output")(weights["head.weight"] @ blended + weights["head.bias"]))
+    return np.concatenate(values)
 
 
 @pytest.mark.parametrize("n_modes", [2, 3, 4, 5])
@@ -136,13 +143,16 @@ def test_both_flows_start_with_equal_weight():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"activation": "rellu"}, "did you mean 'relu'"),
+        ({"activation": "rellu"}, "activation 'rellu': did you mean 'relu'"),
         ({"mixed": "tanhh"}, "did you mean 'tanh'"),
         ({"output": "sigmoyd"}, "did you mean 'sigmoid'"),
         ({"activation": 3}, "activation '3'"),
-        ({"gate": "fre"}, "did you mean 'free'"),
-        ({"hidden": -1}, "hidden is -1"),
-        ({"hidden": "big"}, "hidden is 'big'"),
+        ({"gate": "fre"}, "^julia: gate 'fre'; did you mean 'free'\\? known are free, sigmoid$"),
+        ({"gate": 1}, "^julia: gate '1'; known are free, sigmoid$"),
+        ({"hidden": -1}, "^julia: hidden is -1, it must be a whole number, not negative$"),
+        ({"hidden": "big"}, "^julia: hidden is 'big', it must be a whole number"),
+        ({"hidden": 2.0}, "^julia: hidden is 2.0"),
+        ({"hidden": True}, "^julia: hidden is True"),
     ],
 )
 def test_bad_options_are_refused_by_name(options, message):

@@ -59,6 +59,25 @@ def test_mean_bias_and_cp_add_up(shape):
     np.testing.assert_allclose(part(all_cells(shape)).detach().numpy().reshape(shape), dense, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_tucker_block_stands_beside_the_others(shape):
+    part = random_part(shape, "mean+bias+cp:2+tucker:2")
+    cells = all_cells(shape)
+    assert part.tucker is part.blocks["tucker"]
+    assert part.tucker.ranks == (2,) * len(shape)
+    assert part.tucker(cells).abs().max() > 0.1
+    without = random_part(shape, "mean+bias+cp:2")
+    assert without.tucker is None
+    without.load_state_dict({k: v for k, v in part.state_dict().items() if "tucker" not in k})
+    torch.testing.assert_close(part(cells), without(cells) + part.tucker(cells), rtol=1e-12, atol=1e-12)
+
+
+def test_a_tucker_block_alone_has_no_cp():
+    assert Multilinear((3, 4), "tucker:2x3").cp is None
+    assert Multilinear((3, 4), "tucker:2x3").tucker.ranks == (2, 3)
+    assert Multilinear((3, 4), "cp:2").tucker is None
+
+
 def test_the_mean_alone_is_one_number_for_every_entry():
     part = random_part((3, 4), "mean")
     found = part(all_cells((3, 4)))
@@ -134,18 +153,34 @@ def test_a_batch_of_one_is_a_batch():
 def test_linear_spec_is_the_cp_of_the_papers_rank():
     assert linear_spec(4) == "cp:4"
     assert linear_spec(0) == ""
-    assert parse_blocks(linear_spec(7)) == {"cp": 7}
+    assert parse_blocks(linear_spec(7)) == {"cp": (7,)}
     assert parse_blocks("") == {}
 
 
-@pytest.mark.parametrize("spec", ["cp", "cp:", "cp:0", "cp:-1", "cp:two", "cp:2.5", "cp:²", "mean:2", "bias:1"])
+def test_blocks_are_names_with_ranks():
+    assert parse_blocks("mean + bias+cp:4 ") == {"mean": (), "bias": (), "cp": (4,)}
+    assert parse_blocks("tucker:5") == {"tucker": (5,)}
+    assert parse_blocks("bias+tucker:20x5x20") == {"bias": (), "tucker": (20, 5, 20)}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *("cp", "cp:", "cp:0", "cp:-1", "cp:two", "cp:2.5", "cp:²", "cp:2x2", "mean:2", "mean:", "bias:1"),
+        *("tucker", "tucker:", "tucker:0", "tucker:2x", "tucker:x2", "tucker:2x0", "tucker:2,2", "tucker:-1x2"),
+    ],
+)
 def test_malformed_ranks_are_refused_with_the_piece_as_it_was_written(spec):
-    with pytest.raises(ConfigError, match="write mean, bias, or cp:R") as caught:
+    with pytest.raises(
+        ConfigError, match="write mean, bias, cp:R with R at least 1, tucker:K, or tucker:K1xK2"
+    ) as caught:
         Multilinear((2, 3), spec)
     assert f"'{spec}'" in str(caught.value)
 
 
-@pytest.mark.parametrize(("spec", "word"), [("biass", "bias"), ("mean+meen", "mean"), ("cp:2+bia", "bias")])
+@pytest.mark.parametrize(
+    ("spec", "word"), [("biass", "bias"), ("mean+meen", "mean"), ("cp:2+bia", "bias"), ("tuker:3", "tucker:K")]
+)
 def test_unknown_blocks_are_refused_with_the_nearest_word(spec, word):
     with pytest.raises(ConfigError, match=f"did you mean '{word}'"):
         Multilinear((2, 3), spec)

@@ -17,6 +17,9 @@ BASELINES = ("mean", "bias", "tables", "interp")
 """Every baseline; ``interp`` only where a mode is ordered."""
 
 
+NO_ORDERED_MODE = "interp interpolates along an ordered mode, and there is none; see --order"
+
+
 class Baseline(Protocol):
     """Anything that predicts entries from their indices; an index of -1 is a label never seen."""
 
@@ -40,7 +43,7 @@ def fit_baseline(name: str, split: Split) -> Baseline:
         return bias
     interp = best_interpolation(split.train, split.valid, bias)
     if interp is None:
-        raise ConfigError("interp interpolates along an ordered mode, and there is none; see --order")
+        raise ConfigError(NO_ORDERED_MODE)
     return interp
 
 

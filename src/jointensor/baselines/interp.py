@@ -80,11 +80,15 @@ def best_interpolation(train: SparseTensor, valid: SparseTensor, fallback: Table
 
     ``None`` too where the cells are too many to number, see :data:`~jointensor.baselines.tables.MAX_CELLS`.
     """
-    along = [n for n, mode in enumerate(train.modes) if mode.order != "none" and math.prod(train.shape) < MAX_CELLS]
-    made = [Interpolation.of(train, n, fallback) for n in along]
+    made = [Interpolation.of(train, n, fallback) for n in modes_to_interpolate(train)]
     if len(made) < 2 or not len(valid):
         return made[-1] if made else None
     return min(made, key=lambda one: rmse(one.predict(valid.indices), valid.values))
+
+
+def modes_to_interpolate(tensor: SparseTensor) -> list[int]:
+    """Ordered modes, where the cells can be numbered."""
+    return [n for n, mode in enumerate(tensor.modes) if mode.order != "none" and math.prod(tensor.shape) < MAX_CELLS]
 
 
 def _fiber_keys(

@@ -10,7 +10,7 @@ import typer
 
 from jointensor._version import __version__
 from jointensor.cli import arguments as a
-from jointensor.errors import ConfigError, JointensorError
+from jointensor.errors import ConfigError, JointensorError, RunError
 
 app = typer.Typer(
     help="Fill in the missing entries of large, sparse, N-way tensors: multilinear plus nonlinear, trained jointly.",
@@ -257,6 +257,8 @@ def compare(
     with screen.counting("fits") as (listener, on_cell):
         rows = compare_models(config, out, jobs=jobs, listener=listener, on_cell=on_cell)
     screen.comparison(rows, out)
+    if all(row["rmse"] is None for row in rows):
+        raise RunError(f"no model could be fitted; {out / 'cells'} says why")
 
 
 @app.command()

@@ -13,7 +13,8 @@ from jointensor.experiments.cells import CompareConfig
 from jointensor.experiments.run import RunConfig
 from jointensor.experiments.specs import parse_models
 from jointensor.models.multilinear import linear_spec, parse_blocks
-from jointensor.models.nonlinear.base import find_nonlinear
+from jointensor.models.nonlinear import make_nonlinear
+from jointensor.models.tucker import check_count
 from jointensor.registry import parse_value
 from jointensor.training.recipe import make_recipe
 
@@ -38,11 +39,7 @@ def fit_config(
     recipe_changes = _recipe_changes(same, changes, loss, no_restart=no_restart)
     _check_split(same)
     numbers = parse_rank(rank)
-    blocks = parse_blocks(linear_spec(numbers[0]) if same["linear"] is None else same["linear"])
-    if numbers[1]:
-        find_nonlinear(same["nonlinear"])
-    elif not blocks:
-        raise ConfigError(f"rank {rank} leaves nothing to fit; give at least one component, such as --rank 4/16")
+    _check_model(numbers, same["linear"], same["nonlinear"], _count_modes(reading["table"]))
     return RunConfig(
         **reading,
         rank=numbers,
@@ -104,6 +101,24 @@ def _check_split(same: dict[str, Any]) -> None:
     check_share("valid", same["valid"])
 
 
+def _count_modes(table: dict[str, Any] | None) -> int | None:
+    """How many modes there will be, where the options say so."""
+    return len(table["modes"]) if table is not None and table["modes"] else None
+
+
+def _check_model(rank: tuple[int, int], linear: str | None, nonlinear: str, n_modes: int | None) -> None:
+    """Refuse what can be seen to be wrong without the tensor."""
+    blocks = parse_blocks(linear_spec(rank[0]) if linear is None else linear)
+    if "tucker" in blocks and n_modes is not None:
+        check_count(blocks["tucker"], n_modes)
+    if rank[1]:
+        make_nonlinear(nonlinear, n_modes or 2, rank[1])  # two modes are the least a network can refuse
+    elif not blocks:
+        raise ConfigError(
+            f"rank {rank[0]}/{rank[1]} leaves nothing to fit; give at least one component, such as --rank 4/16"
+        )
+
+
 def parse_rank(text: str) -> tuple[int, int]:
     """``R/F`` as two numbers.
 
@@ -111,7 +126,7 @@ def parse_rank(text: str) -> tuple[int, int]:
     (4, 16)
     """
     pieces = text.split("/")
-    if len(pieces) != 2 or not all(piece.strip().isdigit() for piece in pieces):
+    if len(pieces) != 2 or not all(piece.strip().isdecimal() for piece in pieces):
         raise ConfigError(f"rank '{text}' is not R/F, two whole numbers such as 4/16")
     return int(pieces[0]), int(pieces[1])
 

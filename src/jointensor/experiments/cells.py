@@ -7,6 +7,7 @@ import math
 import time
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -65,7 +66,8 @@ def cells_of(config: CompareConfig) -> list[Cell]:
 
 def run_cell(config: CompareConfig, cell: Cell) -> dict[str, Any]:
     """Fit one model and judge it on the test entries; what ``cells/*.json`` holds."""
-    parts, bias = _split_of(json.dumps(asdict(config)), cell.split_seed)
+    changed = Path(config.source).stat().st_mtime_ns
+    parts, bias = _split_of(json.dumps(asdict(config)), changed, cell.split_seed)
     spec = parse_model(config.models[cell.number])
     begin = time.perf_counter()
     made = _baseline(spec.baseline, parts) if spec.baseline else _joint(config, spec, cell.seed, parts, bias)
@@ -81,7 +83,7 @@ def run_cell(config: CompareConfig, cell: Cell) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=1)
-def _split_of(config: str, split_seed: int) -> tuple[Split, Tables]:
+def _split_of(config: str, changed: int, split_seed: int) -> tuple[Split, Tables]:
     """The split of a seed and its bias predictor; kept, because a worker fits many cells of one split."""
     asked = json.loads(config)
     tensor = read_source(asked["source"], asked["table"], asked["orders"]).tensor
@@ -95,7 +97,8 @@ def _baseline(name: str, parts: Split) -> dict[str, Any]:
         on: measure(baseline.predict(part.indices), part.values).to_dict() if len(part) else None
         for on, part in (("test", parts.test), ("valid", parts.valid))
     }
-    return figures | {"parameters": baseline.n_parameters(), "epochs": 0, "success": True}
+    rfe = (figures["test"] or {}).get("rfe")
+    return figures | {"parameters": baseline.n_parameters(), "epochs": 0, "success": rfe is not None and rfe < 1}
 
 
 def _joint(config: CompareConfig, spec: ModelSpec, seed: int, parts: Split, bias: Tables) -> dict[str, Any]:

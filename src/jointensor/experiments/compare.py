@@ -22,15 +22,16 @@ from typing import Any
 import torch
 
 from jointensor.atomic import sha256, write_json, write_text
-from jointensor.data.sparse import SparseTensor
+from jointensor.baselines.fitting import NO_ORDERED_MODE
+from jointensor.baselines.interp import modes_to_interpolate
 from jointensor.data.split import split
-from jointensor.errors import ConfigError, DataError, MissingPackageError, RunError
+from jointensor.errors import ConfigError, DataError, JointensorError, MissingPackageError, RunError
 from jointensor.experiments.cells import Cell, CompareConfig, cells_of, run_cell
 from jointensor.experiments.comparison import as_csv, as_markdown, draw, rows_of
 from jointensor.experiments.folder import CONFIG, environment, new_folder
 from jointensor.experiments.run import Listener, read_source
 from jointensor.experiments.specs import parse_models
-from jointensor.training.fit import pick_device
+from jointensor.training.fit import check_fit, pick_device
 
 CELLS = "cells"
 OnCell = Callable[[dict[str, Any], int, int], None]
@@ -47,7 +48,8 @@ def compare(
 ) -> list[dict[str, Any]]:
     """Fit every model with every seed and write the comparison; returns the rows of ``results.csv``.
 
-    A folder that holds cells of the same configuration is continued.
+    A folder that holds cells of the same configuration is continued. A nonlinear part that was registered in
+    this process only is known to no other one: compare it with ``jobs=1``.
 
     Raises
     ------
@@ -63,14 +65,13 @@ def compare(
     _check(config, listener)
     if (out / CONFIG).exists():
         _check_same(out, asked)
-        _fill(out, config, jobs, listener, on_cell)
     else:
         with new_folder(out) as path:
             (path / "checkpoints").rmdir()  # cells are the checkpoints here
             (path / CELLS).mkdir()
             write_json(path / CONFIG, asked)
             write_json(path / "environment.json", environment())
-            _fill(path, config, jobs, listener, on_cell)
+    _fill(out, config, jobs, listener, on_cell)  # outside: whatever happens now, finished cells stay
     return _write_results(out, config, listener)
 
 
@@ -87,7 +88,9 @@ def _check_same(out: Path, asked: dict[str, Any]) -> None:
         stored = json.loads((out / CONFIG).read_text(encoding="utf-8"))
     except ValueError as error:
         raise RunError(f"{out / CONFIG} is damaged: {error}") from None
-    for key in {*asked, *stored}:
+    if not isinstance(stored, dict):
+        raise RunError(f"{out / CONFIG} is damaged: it holds no options")
+    for key in asked | stored:
         if asked.get(key) != stored.get(key):
             raise RunError(
                 f"{out} holds another comparison: its {key} is {stored.get(key)!r}, not {asked.get(key)!r}; "
@@ -102,8 +105,6 @@ def _check(config: CompareConfig, listener: Listener) -> None:
         if getattr(config, name) < 1:
             raise ConfigError(f"{name} is {getattr(config, name)}, it must be at least 1")
     pick_device(config.device)
-    for spec in specs:
-        spec.recipe(config.recipe, **config.recipe_changes)
     reading = read_source(config.source, config.table, config.orders)
     for note in (*reading.notes, repr(reading.tensor)):
         listener.on_note(note)
@@ -112,14 +113,10 @@ def _check(config: CompareConfig, listener: Listener) -> None:
         raise ConfigError("a comparison needs test entries; give a --test share above 0")
     for spec in specs:
         if spec.baseline is None:
-            spec.make(reading.tensor.shape)
-        elif spec.baseline == "interp":
-            _check_ordered(reading.tensor)
-
-
-def _check_ordered(tensor: SparseTensor) -> None:
-    if all(mode.order == "none" for mode in tensor.modes):
-        raise ConfigError("interp interpolates along an ordered mode, and there is none; see --order")
+            recipe = spec.recipe(config.recipe, **config.recipe_changes)
+            check_fit(spec.make(reading.tensor.shape), parts, recipe)
+        elif spec.baseline == "interp" and not modes_to_interpolate(reading.tensor):
+            raise ConfigError(NO_ORDERED_MODE)
 
 
 def _fill(path: Path, config: CompareConfig, jobs: int, listener: Listener, on_cell: OnCell | None) -> None:
@@ -148,8 +145,8 @@ def _run_all(config: CompareConfig, cells: list[Cell], jobs: int) -> Iterator[tu
                 yield running[future], future.result()
         except BrokenProcessPool:
             raise RunError(
-                "a worker died, perhaps for lack of memory; finished cells are kept: run the same command again, "
-                "with fewer --jobs"
+                "a worker died, perhaps for lack of memory (or, called from a script, for lack of "
+                "`if __name__ == '__main__':`); finished cells are kept: run the same again, with fewer jobs"
             ) from None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -171,7 +168,9 @@ def try_cell(config: CompareConfig, cell: Cell) -> dict[str, Any]:
     """A cell, or why there is none: one model that fails must not take the others along."""
     try:
         return run_cell(config, cell)
-    except (RuntimeError, MemoryError, ArithmeticError) as error:
+    except JointensorError:
+        raise  # the user's to mend
+    except (RuntimeError, ValueError, MemoryError, ArithmeticError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         model = config.models[cell.number]
         same = {"model": model, "split_seed": cell.split_seed, "seed": cell.seed}

@@ -15,10 +15,11 @@ from jointensor.errors import MissingPackageError
 
 COLUMNS = (
     "model", "rmse", "rmse_sd", "mae", "rfe", "skill", "parameters", "seconds", "seconds_per_epoch", "success_rate",
-    "rmse_median", "mae_sd", "rfe_sd", "fits", "restarts", "nonlinear_dead",
+    "first_success_rate", "rmse_median", "mae_sd", "rfe_sd", "fits", "restarts", "nonlinear_dead",
 )  # fmt: skip
 """Columns of ``results.csv``. ``skill`` is 1 − RMSE / RMSE of the mean predictor; ``success_rate`` the share of fits
-with a test RFE below 1 that learnt something; ``nonlinear_dead`` how many of them ended with a constant network."""
+with a test RFE below 1 that learnt something, ``first_success_rate`` of those without a restart; ``nonlinear_dead`` how
+many ended with a constant network."""
 
 
 def rows_of(models: Sequence[str], cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -43,6 +44,7 @@ def _row(model: str, cells: list[dict[str, Any]]) -> dict[str, Any]:
         "seconds": _mean([cell["seconds"] for cell in judged]),
         "seconds_per_epoch": _mean([cell["seconds_per_epoch"] for cell in judged if "seconds_per_epoch" in cell]),
         "success_rate": sum(cell["success"] for cell in cells) / len(cells),
+        "first_success_rate": sum(cell["success"] and not cell.get("restarts") for cell in cells) / len(cells),
         "fits": len(cells),
         "restarts": sum(cell.get("restarts", 0) for cell in cells),
         "nonlinear_dead": sum(cell.get("nonlinear_dead", False) for cell in cells),
@@ -128,12 +130,21 @@ def _draw_accuracy(panel: Any, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _draw_time(panel: Any, rows: Sequence[dict[str, Any]]) -> None:
-    for row in rows:
+    """Models as points, baselines, which take no time to speak of, as lines where they lie in the picture."""
+    models = [row for row in rows if row["seconds_per_epoch"] is not None] or list(rows)
+    for place, row in enumerate(models):
         colour = "#c0392b" if row["best"] else "#1f6f8b"
         seconds = max(row["seconds"], 1e-3)
         panel.errorbar(seconds, row["rmse"], yerr=row["rmse_sd"] or 0.0, fmt="o", color=colour, capsize=3, markersize=5)
-        panel.annotate(row["model"], (seconds, row["rmse"]), (5, 4), textcoords="offset points", fontsize=7)
+        offset = (5, 4) if place % 2 else (5, -9)  # labels of neighbours apart
+        panel.annotate(row["model"], (seconds, row["rmse"]), offset, textcoords="offset points", fontsize=7)
     panel.set_xscale("log")
+    panel.margins(x=0.15)
+    low, high = panel.get_ylim()
+    for row in rows:
+        if row not in models and low - (high - low) < row["rmse"] < high + (high - low):
+            panel.axhline(row["rmse"], color="#9aa7b4", linewidth=1, linestyle="--")
+            panel.text(0.01, row["rmse"], row["model"], fontsize=7, transform=panel.get_yaxis_transform(), va="bottom")
     panel.set_xlabel("seconds per fit")
     panel.set_ylabel("test RMSE")
     panel.grid(color="#e3e8ec")

@@ -60,11 +60,13 @@ def parse_model(text: str) -> ModelSpec:
               nonlinear='costco,layout=official', recipe_changes={})
     """
     head, options = parse_spec(text)
-    name, _, size = head.partition(":")
+    name, sign, size = head.partition(":")
     known = [*BASELINES, "cp", "tucker", *nonlinear_parts.names()]
     known += [f"julia-{part}" for part in nonlinear_parts.names() if part != "julia"]
     if name not in known:
         raise ConfigError(f"there is no model '{name}'; {nearest(name, known)}")
+    if sign and not size:
+        raise ConfigError(f"'{text}': a size is missing after '{name}:'; write {name} for the usual one")
     if name in BASELINES:
         if size or options:
             raise ConfigError(f"'{text}': {name} is a baseline and takes neither size nor options; write {name}")
@@ -101,8 +103,10 @@ def _with_network(text: str, name: str, size: str, options: dict[str, Any]) -> M
     part = name.removeprefix("julia-")
     kind, _ = find_nonlinear(part)
     own = option_names(kind)
-    joint = name.startswith("julia")
+    joint = name == "julia" or part != name
     linear = options.pop("linear", None)
+    if linear is not None:
+        _check_blocks(text, linear)
     _check_options(text, options, [*own, "linear"])
     network = ",".join([part, *(f"{k}={v}" for k, v in options.items() if k in own)])
     return ModelSpec(
@@ -112,6 +116,13 @@ def _with_network(text: str, name: str, size: str, options: dict[str, Any]) -> M
         nonlinear=network,
         recipe_changes={k: v for k, v in options.items() if k not in own},
     )
+
+
+def _check_blocks(text: str, linear: Any) -> None:
+    try:
+        parse_blocks(str(linear))
+    except ConfigError as error:
+        raise ConfigError(f"'{text}': {error}") from error
 
 
 def _joint_rank(text: str, size: str, kind: type) -> tuple[int, int]:

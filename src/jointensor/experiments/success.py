@@ -3,9 +3,9 @@
     python -m jointensor.experiments.success TENSOR.npz … --out FOLDER --seeds 50 --jobs 2
 
 A fit succeeds when its test RFE is below 1 and its predictions are not all the same. Every method is fitted
-once per seed, without restarts: from raw starts (standard normal factors, torch's own layer defaults) and
-from starts scaled to the data, alone and inside JULIA. Finished fits are kept, so that the command can
-be run again to go on.
+once per seed, alone and inside JULIA: from raw starts without restarts (standard normal factors, torch's own
+layer defaults), and from robust starts (scales from the data, a lost start is made anew). Finished fits are
+kept, so that the command can be run again to go on.
 """
 
 from __future__ import annotations
@@ -28,19 +28,18 @@ METHODS = {
     "NeurTN": "neurtn:10",
     "JULIA-NeurTN (2/8)": "julia-neurtn:2/8",
 }
-STARTS = {"raw start": ",start=raw", "start from the data": ""}
+STARTS = {"raw": ",start=raw,restarts=0", "robust": ""}
 
 
 def success_rates(
     source: Path, out: Path, *, seeds: int, jobs: int, device: str, changes: dict[str, Any] | None = None
 ) -> list[dict[str, Any]]:
     """One row per method and start for one tensor."""
-    models = {method + start: spec + option for method, spec in METHODS.items() for start, option in STARTS.items()}
     config = CompareConfig(
         source=str(source.resolve()),
-        models=tuple(models.values()),
+        models=tuple(spec + option for spec in METHODS.values() for option in STARTS.values()),
         seeds=seeds,
-        recipe_changes={"restarts": 0, **(changes or {})},
+        recipe_changes=changes or {},
         device=device,
     )
     found = {row["model"]: row for row in compare(config, out, jobs=jobs, on_cell=_progress)}
@@ -52,18 +51,17 @@ def success_rates(
 
 
 def as_markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """The table: success rate, dead networks and median RMSE of every method, start and tensor."""
+    """The table: successes, dead networks and median RMSE of every method, start and tensor."""
     lines = [
-        "| tensor | method | start | success | dead networks | median RMSE | median skill |",
+        "| tensor | method | start | success | without a restart | dead networks | median RMSE |",
         "|---|---|---|---:|---:|---:|---:|",
     ]
     for row in rows:
-        succeeded = f"{round(row['success_rate'] * row['fits'])} of {row['fits']}"
-        skill = "–" if row["skill"] is None else f"{100 * row['skill']:+.1f} %"
+        succeeded, at_once = (round(row[key] * row["fits"]) for key in ("success_rate", "first_success_rate"))
         middle = "–" if row["rmse_median"] is None else f"{row['rmse_median']:.4g}"
         lines.append(
-            f"| {row['tensor']} | {row['method']} | {row['start']} | {succeeded} | {row['nonlinear_dead'] or '–'} "
-            f"| {middle} | {skill} |"
+            f"| {row['tensor']} | {row['method']} | {row['start']} | {succeeded} of {row['fits']} "
+            f"| {at_once} of {row['fits']} | {row['nonlinear_dead'] or '–'} | {middle} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -84,7 +82,7 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
         for k, (start, colour) in enumerate(zip(STARTS, ("#c0392b", "#1f6f8b"), strict=True)):
             mine = [row for row in rows if row["tensor"] == tensor and row["start"] == start]
             places = [place + 0.38 * (k - 0.5) for place in range(len(mine))]
-            panel.bar(places, [100 * row["success_rate"] for row in mine], 0.36, color=colour, label=start)
+            panel.bar(places, [100 * row["success_rate"] for row in mine], 0.36, color=colour, label=f"{start} start")
         panel.set_xticks(range(len(METHODS)), [m.replace(" (", "\n(") for m in METHODS], fontsize=7)
         panel.set_title(tensor, fontsize=9)
     panels[0].set_ylabel("success rate, %")

@@ -74,7 +74,7 @@ class JointModel(nn.Module):
         self.multilinear = g if len(g.blocks) else None
         self.nonlinear = NonlinearHalf(self.shape, self.rank[1], nonlinear) if self.rank[1] else None
         if self.multilinear is None and self.nonlinear is None:
-            raise ConfigError("rank 0/0 leaves nothing to fit; give at least one component, such as --rank 4/16")
+            raise ConfigError("rank 0/0 leaves nothing to fit; give at least one component, such as 4/16")
 
     def score(self, indices: Tensor) -> Tensor:
         """g + f before the link, ``(batch, modes)`` → ``(batch,)``."""

@@ -73,12 +73,17 @@ def contract(left: Tensor, parents: Tensor, table: Tensor, labels: Tensor) -> Te
     return made.reshape(len(labels), *rest)
 
 
-def _ranks_of(shape: tuple[int, ...], ranks: Sequence[int]) -> tuple[int, ...]:
-    if len(ranks) not in (1, len(shape)):
+def check_count(ranks: Sequence[int], n_modes: int) -> None:
+    """Refuse a number of ranks that is neither one nor that of the modes."""
+    if len(ranks) not in (1, n_modes):
         raise ConfigError(
-            f"tucker:{'x'.join(map(str, ranks))} has {len(ranks)} ranks, the tensor {len(shape)} modes; give one rank, "
+            f"tucker:{'x'.join(map(str, ranks))} has {len(ranks)} ranks, the tensor {n_modes} modes; give one rank, "
             "or one per mode"
         )
+
+
+def _ranks_of(shape: tuple[int, ...], ranks: Sequence[int]) -> tuple[int, ...]:
+    check_count(ranks, len(shape))
     if len(ranks) == 1:
         made = tuple(min(ranks[0], size) for size in shape)
     else:

@@ -140,7 +140,7 @@ def fit(
     """
     recipe = make_recipe(recipe)
     begin = time.monotonic()
-    _check(model, split, recipe)
+    check_fit(model, split, recipe)
     place = pick_device(device)
     model.to(place)
     train_entries, valid_entries = (Entries.of(part, place) for part in (split.train, split.valid))
@@ -207,7 +207,8 @@ def pick_device(device: str) -> torch.device:
     return place
 
 
-def _check(model: JointModel, split: Split, recipe: Recipe) -> None:
+def check_fit(model: JointModel, split: Split, recipe: Recipe) -> None:
+    """Refuse a model, entries and a recipe that do not go together."""
     if model.shape != split.train.shape:
         raise ConfigError(f"the model has shape {model.shape}, the tensor {split.train.shape}")
     lowest = min(float(part.values.min(initial=0.0)) for part in (split.train, split.valid))

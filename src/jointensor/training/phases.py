@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from jointensor.training.rank_one import Sample, rank_one_components
+from jointensor.training.start import SPREAD
 from jointensor.training.trainer import Entries, Fixed, Trainer
 
 
@@ -24,9 +25,12 @@ class HalfModel(NamedTuple):
 def train(trainer: Trainer) -> None:
     """All phases of the recipe; a model with one half only, or naive training, goes straight to the last."""
     model = trainer.model
-    if trainer.recipe.training == "alternating" and model.multilinear is not None and model.nonlinear is not None:
-        warm_start(trainer)
-        alternate(trainer)
+    if trainer.recipe.training == "alternating":
+        if model.multilinear is not None and model.nonlinear is not None:
+            warm_start(trainer)
+            alternate(trainer)
+        else:
+            guess_components(trainer)
     refine(trainer)
 
 
@@ -48,14 +52,21 @@ def warm_start(trainer: Trainer) -> None:
 
 
 def guess_components(trainer: Trainer) -> None:
-    """Put rank-one guesses where the CP components start; components without one keep their random start."""
-    g = trainer.model.multilinear
+    """Put rank-one guesses where the CP components start; components without one keep their random start.
+
+    Only where CP starts around zero, and components are easily lost: one that carries the mean of the
+    values starts around it, and has something to hold on to.
+    """
+    g, levels = trainer.model.multilinear, trainer.levels
     if g is None or g.cp is None or trainer.recipe.start == "raw" or trainer.model.link != "identity":
+        return
+    elsewhere = levels.nonlinear + (levels.linear if "mean" in g.blocks else 0.0)
+    carried = levels.linear + levels.nonlinear - elsewhere  # by CP
+    if abs(carried) > SPREAD * float(trainer.train.values.std()):
         return
 
     def left(entries: Entries) -> Sample:
-        constant = trainer.levels.nonlinear + (trainer.levels.linear if "mean" in g.blocks else 0.0)
-        return Sample(entries.indices, entries.values - constant)
+        return Sample(entries.indices, entries.values - elsewhere)
 
     guessed = rank_one_components(left(trainer.train), left(trainer.valid), trainer.model.shape, g.cp.width)
     with torch.no_grad():

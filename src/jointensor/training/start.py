@@ -122,12 +122,21 @@ def _start_nonlinear(half: NonlinearHalf, level: float | None, spread: float) ->
     nn.init.constant_(head.bias, level)
     with torch.no_grad():
         _shrink(half, head, spread)
-        head.bias.add_(level - half.part(rows).mean())  # what the layers below add at the start
+        head.bias.add_(level - _before_activation(half.part, head, rows))  # what the layers below add at the start
         reached = float(half.part(rows).mean())
     if abs(reached - level) > 0.5 * abs(level):  # a bounded output: the level would only saturate it
         nn.init.zeros_(head.bias)
         return 0.0
     return level
+
+
+def _before_activation(part: nn.Module, head: nn.Linear, rows: Tensor) -> float:
+    """Mean of what the head gives out for some rows: an output ReLU would hide how far below zero it is."""
+    given: list[Tensor] = []
+    hook = head.register_forward_hook(lambda _, __, out: given.append(out))
+    part(rows)
+    hook.remove()
+    return float(given[-1].mean()) if given else 0.0
 
 
 def _shrink(half: NonlinearHalf, head: nn.Linear, most: float) -> None:
