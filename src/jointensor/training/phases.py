@@ -62,7 +62,7 @@ def guess_components(trainer: Trainer) -> None:
         return
     elsewhere = levels.nonlinear + (levels.linear if "mean" in g.blocks else 0.0)
     carried = levels.linear + levels.nonlinear - elsewhere  # by CP
-    if abs(carried) > SPREAD * float(trainer.train.values.std()):
+    if abs(carried) > SPREAD * float(trainer.train.values.std(correction=0)):
         return
 
     def left(entries: Entries) -> Sample:
