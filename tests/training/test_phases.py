@@ -171,7 +171,7 @@ def test_an_epoch_visits_every_entry_once_in_a_new_order(parts, short):
             seen.append(indices.clone())
         return trainer.model.score(indices)
 
-    optimizer = trainer.optimizer((trainer.model, 1e-9))
+    optimizer = trainer.descent((trainer.model, 1e-9))
     orders = []
     for _ in range(2):
         seen.clear()

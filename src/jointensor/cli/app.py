@@ -77,7 +77,7 @@ def fit(
     valid: a.Valid = 0.1,
     seed: Annotated[int, typer.Option(help="Seed of the model; never moves the split.", min=0)] = 0,
     refit: Annotated[bool, typer.Option("--refit", help="Train once more on all entries and keep that model.")] = False,
-    engine: Annotated[str, typer.Option(help="auto or reference.")] = "auto",
+    engine: Annotated[str, typer.Option(help="auto, reference or numba: what solves exact steps.")] = "auto",
     device: a.Device = "auto",
     budget: Annotated[float | None, typer.Option(help="Seconds for everything.", min=0)] = None,
     no_restart: a.NoRestart = False,

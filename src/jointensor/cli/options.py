@@ -12,10 +12,11 @@ from jointensor.errors import ConfigError
 from jointensor.experiments.cells import CompareConfig
 from jointensor.experiments.run import RunConfig
 from jointensor.experiments.specs import parse_models
+from jointensor.kernels.engines import ENGINES
 from jointensor.models.multilinear import linear_spec, parse_blocks
 from jointensor.models.nonlinear import make_nonlinear
 from jointensor.models.tucker import check_count
-from jointensor.registry import parse_value
+from jointensor.registry import nearest, parse_value
 from jointensor.training.recipe import make_recipe
 
 
@@ -31,8 +32,8 @@ def fit_config(
     **same: Any,
 ) -> RunConfig:
     """The configuration that the options of ``fit`` stand for, checked before anything is read."""
-    if engine not in ("auto", "reference"):
-        raise ConfigError(f"engine '{engine}' is not here; known are auto, reference")
+    if engine not in ENGINES:
+        raise ConfigError(f"there is no engine '{engine}'; {nearest(engine, ENGINES)}")
     if test_file is not None and same["split"] != "standard":
         raise ConfigError("give --test-file or --split, not both: a test file decides what is tested")
     reading, same = _reading(source, same)

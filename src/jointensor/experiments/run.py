@@ -125,6 +125,8 @@ def _fill(path: Path, config: RunConfig, listener: Listener) -> dict[str, Any]:
     )
     baselines = fit_baselines(parts)
     fitted = _fit(config, parts, baselines["bias"], listener, begin)  # type: ignore[arg-type]
+    for note in fitted.notes:
+        listener.on_note(note)
     figures = _figures(config, fitted, baselines, parts, test)
     kept = _refit(config, tensor, fitted, listener, begin) if config.refit else fitted
     checksums = write_run(path, kept.predictor, tensor.modes, reading.spec, fitted.history)
@@ -132,7 +134,7 @@ def _fill(path: Path, config: RunConfig, listener: Listener) -> dict[str, Any]:
         figures
         | {"returned": {"model": "joint", "refit": kept is not fitted}}
         | _circumstances(config, fitted, tensor, parts, begin)
-        | {"notes": list(reading.notes), "files": checksums}
+        | {"notes": [*reading.notes, *fitted.notes], "files": checksums}
     )
     write_text(path / "report.html", render_report(metrics, asdict(config), fitted.history, repr(tensor)))
     write_json(path / METRICS, metrics)
@@ -171,6 +173,7 @@ def _fit(config: RunConfig, parts: Split, bias: Tables, listener: Listener, begi
         budget=_left(config, begin),
         fallback=bias,
         on_epoch=listener.on_epoch,
+        engine=config.engine,
     )
 
 
@@ -187,6 +190,7 @@ def _refit(config: RunConfig, tensor: SparseTensor, fitted: Fit, listener: Liste
         device=config.device,
         budget=_left(config, begin),
         on_epoch=listener.on_epoch,
+        engine=config.engine,
     )
     if again.failed and not fitted.failed:
         listener.on_note(f"training on all entries failed ({again.outcome}); the evaluated model is kept")
@@ -230,7 +234,7 @@ def _circumstances(config: RunConfig, fitted: Fit, tensor: SparseTensor, parts: 
         "resumed_from_epoch": None,
         "parameters": fitted.model.n_parameters(),
         "seconds": time.monotonic() - begin,
-        "engine": "reference",
+        "engine": fitted.engine,
         "device": pick_device(config.device).type,
         "world_size": 1,
         "entries_per_rank": [len(parts.train)],

@@ -17,6 +17,7 @@ from torch import Tensor
 from jointensor.baselines.tables import Tables, fit_bias
 from jointensor.data.split import Split
 from jointensor.errors import ConfigError, DataError
+from jointensor.kernels import pick_engine
 from jointensor.metrics import measure
 from jointensor.models.joint import JointModel, evaluate_in_batches
 from jointensor.training.history import Epoch, OnEpoch
@@ -24,13 +25,13 @@ from jointensor.training.losses import make_loss
 from jointensor.training.phases import train
 from jointensor.training.predictor import Predictor
 from jointensor.training.recipe import Recipe, make_recipe
+from jointensor.training.state import Entries
 from jointensor.training.trainer import (
     CONSTANT,
     EVALUATION_BATCH,
     BudgetError,
     DeadError,
     DivergedError,
-    Entries,
     HopelessError,
     Trainer,
 )
@@ -52,6 +53,8 @@ class Attempt:
     """Whether f ended as a constant, even if g carried the fit."""
     state: dict[str, Tensor]
     history: list[Epoch]
+    ridge: float | None = None
+    """λ that an exact warm start chose."""
 
     @property
     def failed(self) -> bool:
@@ -89,6 +92,12 @@ class Fit:
     seed: int
     seconds: float
     recipe: Recipe
+    engine: str
+    """Which kernels were used."""
+    ridge: float | None
+    """λ that an exact warm start chose."""
+    notes: list[str]
+    """What the recipe asked for and the model or the loss did not allow."""
 
     @property
     def restarts(self) -> int:
@@ -115,6 +124,7 @@ def fit(
     budget: float = math.inf,
     fallback: Tables | None = None,
     on_epoch: OnEpoch | None = None,
+    engine: str = "auto",
 ) -> Fit:
     """Train a model on a split.
 
@@ -137,13 +147,18 @@ def fit(
         Bias predictor for unseen labels, if there is one already.
     on_epoch
         Called with every row of the history.
+    engine
+        Which kernels solve the rows of Θ_L: ``auto``, ``reference`` or ``numba``.
     """
     recipe = make_recipe(recipe)
     begin = time.monotonic()
     check_fit(model, split, recipe)
     place = pick_device(device)
+    kernels = pick_engine(engine, place.type)
     model.to(place)
     train_entries, valid_entries = (Entries.of(part, place) for part in (split.train, split.valid))
+    if recipe.linear_solver == "als":
+        train_entries = train_entries.by_last_mode()
     best: Attempt | None = None
     history: list[Epoch] = []
     attempts: list[dict[str, Any]] = []
@@ -152,7 +167,14 @@ def fit(
         model.load_state_dict(given)  # parameters that nothing resets must not carry over from a failed attempt
         with _seeded(seed, number, place):
             trainer = Trainer(
-                model, train_entries, valid_entries, recipe, attempt=number, deadline=begin + budget, on_epoch=on_epoch
+                model,
+                train_entries,
+                valid_entries,
+                recipe,
+                attempt=number,
+                deadline=begin + budget,
+                on_epoch=on_epoch,
+                engine=kernels,
             )
             attempt = _attempt(trainer)
         history += attempt.history
@@ -175,6 +197,9 @@ def fit(
         seed=seed,
         seconds=time.monotonic() - begin,
         recipe=recipe,
+        engine=kernels.name if recipe.linear_solver == "als" else "reference",
+        ridge=best.ridge,
+        notes=trainer.notes,
     )
 
 
@@ -188,6 +213,7 @@ def schedule_of(result: Fit) -> Recipe:
     last = max((row.epoch for row in steps), default=0)
     return replace(
         result.recipe,
+        ridges=result.recipe.ridges if result.ridge is None else (result.ridge,),
         rounds=max((row.round for row in steps), default=0),
         refine_epochs=sum(row.phase == "refine" and row.epoch <= last for row in rows),
         tolerance=0.0,
@@ -241,7 +267,7 @@ def _attempt(trainer: Trainer) -> Attempt:
     state = trainer.state()
     rfe = measure(predicted.cpu(), entries.values.cpu()).rfe
     rfe = rfe if math.isfinite(rfe) else math.inf
-    return Attempt(trainer.attempt, outcome, rfe, dead, state, trainer.history)
+    return Attempt(trainer.attempt, outcome, rfe, dead, state, trainer.history, trainer.ridge)
 
 
 def _constant(predicted: Tensor, values: Tensor) -> bool:

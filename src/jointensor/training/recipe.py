@@ -20,12 +20,22 @@ class Recipe:
 
     training: Literal["alternating", "naive"] = "alternating"
     """``alternating``: warm start, Algorithm 1, refinement. ``naive``: all parameters at once."""
+    linear_solver: Literal["adam", "als"] = "adam"
+    """How Θ_L is trained while Θ_N is fixed: ``adam``, by the optimiser (the paper), or ``als``, solved exactly."""
+    ridges: tuple[float, ...] = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
+    """``als``: shrinkage λ of the components, a share of each row's entries. The one that validates best is taken."""
+    pull: float = 5.0
+    """``als``: shrinkage κ of the biases, in entries."""
     optimizer: Literal["adam", "sgd"] = "adam"
     """First-order method of every phase (the paper: Adam or SGD)."""
     lr_linear: float = 0.005
     """μ_L, learning rate of Θ_L (the paper: 0.005)."""
     lr_nonlinear: float = 0.005
     """μ_N, learning rate of Θ_N (the paper: 0.005)."""
+    lr_refine: float = 0.0
+    """Learning rate of the joint refinement; 0 takes those of the halves (the paper)."""
+    l2: float = 0.0
+    """Penalty on the squared rows of the nonlinear factors that occur, times the values' variance (the paper: none)."""
     loss: Literal["squared", "absolute", "huber", "kl"] = "squared"
     """The paper's example is squared; it names the others as possible."""
     huber_delta: float = 1.0
@@ -65,7 +75,18 @@ class Recipe:
         for name in ("lr_linear", "lr_nonlinear", "huber_delta"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"recipe: {name} is {getattr(self, name)}, it must be positive")
-        for name in ("warm_epochs", "rounds", "refine_epochs", "tolerance", "patience", "restarts", "probation"):
+        for name in (
+            "warm_epochs",
+            "pull",
+            "rounds",
+            "refine_epochs",
+            "tolerance",
+            "patience",
+            "restarts",
+            "probation",
+            "lr_refine",
+            "l2",
+        ):
             if getattr(self, name) < 0:
                 raise ConfigError(f"recipe: {name} is {getattr(self, name)}, it must not be negative")
         for name, allowed in CHOICES.items():
@@ -74,18 +95,25 @@ class Recipe:
                     f"recipe: {name} '{getattr(self, name)}'; {nearest(str(getattr(self, name)), allowed)}"
                 )
         make_loss(self.loss)
+        _check_ridges(self.ridges)
+
+
+def _check_ridges(ridges: tuple[Any, ...]) -> None:
+    if not ridges or not all(isinstance(x, int | float) and math.isfinite(x) and x > 0 for x in ridges):
+        raise ConfigError(f"recipe: ridges is {ridges!r}, it must be one or more positive numbers")
 
 
 def _check_type(name: str, value: Any, kind: type) -> None:
     """Refuse a value that is not of its field's kind; a whole number will do for a fraction."""
     fits = isinstance(value, (int, float) if kind is float else kind) and not isinstance(value, bool)
     if not fits or (kind is float and not math.isfinite(value)):
-        words = {int: "a whole number", float: "a number", str: "a word"}
+        words = {int: "a whole number", float: "a number", str: "a word", tuple: "several numbers, as in (0.1, 0.3)"}
         raise ConfigError(f"recipe: {name} is {value!r}, it must be {words[kind]}")
 
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "training": ("alternating", "naive"),
+    "linear_solver": ("adam", "als"),
     "optimizer": ("adam", "sgd"),
     "start": ("data", "raw"),
     "first": ("linear", "nonlinear"),

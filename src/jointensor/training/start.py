@@ -19,6 +19,9 @@ SPREAD = 0.3
 LIFT = 0.1
 """Least level of the network's output at the start, in standard deviations: an output ReLU below zero is dead."""
 
+EXACT_LIFT, EXACT_SPREAD = 1.0, 1.0
+"""The same where the multilinear half is solved: it takes up any constant, and a ridge draws small starts to zero."""
+
 SAMPLE = 1024
 """Random cells on which the network's output is looked at before training."""
 
@@ -45,8 +48,9 @@ def initialise(model: JointModel, values: Tensor, *, start: str) -> Levels:
         Training values; their mean and spread set the scales.
     start
         ``data``: the network's output starts at the mean of the values (just above zero, if the mean is
-        lower), the multilinear half at what is left, with a share of the spread. ``raw``: standard
-        normal factors and the layers' own defaults.
+        lower), the multilinear half at what is left, with a share of the spread. ``exact``: the same with
+        more room for the network above zero and a wider start of the components, for a half that is solved.
+        ``raw``: standard normal factors and the layers' own defaults.
     """
     mean, spread = float(values.mean()), float(values.std(correction=0))
     if model.link == "softplus":  # the score that becomes the mean
@@ -55,10 +59,11 @@ def initialise(model: JointModel, values: Tensor, *, start: str) -> Levels:
     raw = start == "raw"
     levels = Levels(mean, 0.0)
     if f is not None:
-        lifted = _start_nonlinear(f, None if raw else max(mean, LIFT * spread), SPREAD * spread)
+        lift = EXACT_LIFT if start == "exact" else LIFT
+        lifted = _start_nonlinear(f, None if raw else max(mean, lift * spread), SPREAD * spread)
         levels = Levels(mean - lifted, lifted)
     if g is not None:
-        _start_linear(g, levels.linear, None if raw else SPREAD * spread)
+        _start_linear(g, levels.linear, None if raw else (EXACT_SPREAD if start == "exact" else SPREAD) * spread)
     return Levels(0.0, 0.0) if raw else levels
 
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from jointensor.data.sparse import SparseTensor
+from jointensor.kernels import Engine, pick_engine
 from jointensor.models.joint import LINKS, JointModel, evaluate_in_batches
 from jointensor.training.history import Epoch, OnEpoch
 from jointensor.training.losses import make_loss
 from jointensor.training.recipe import Recipe
+from jointensor.training.solvers import Descent, Solver
 from jointensor.training.start import Levels, initialise
+from jointensor.training.state import Entries, Fixed, Half
 from jointensor.training.stopping import Either, Patience, RelativeChange
 
 EVALUATION_BATCH = 65536
@@ -45,37 +45,6 @@ class HopelessError(ArithmeticError):
 
 class BudgetError(Exception):
     """The time is up; the fit ends with the outcome ``budget`` and the best state so far."""
-
-
-@dataclass(frozen=True)
-class Entries:
-    """Observed entries as tensors on the device."""
-
-    indices: Tensor  # (entries, modes)
-    values: Tensor  # (entries,)
-
-    @classmethod
-    def of(cls, tensor: SparseTensor, device: torch.device) -> Entries:
-        """Entries of a sparse tensor, copied to the device once."""
-        return cls(
-            torch.as_tensor(np.array(tensor.indices), device=device),
-            torch.as_tensor(np.array(tensor.values), device=device),
-        )
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-
-Half = Callable[[Tensor], Tensor]
-"""Something from indices ``(batch, modes)`` to scores ``(batch,)``: g, f, or their sum."""
-
-
-@dataclass
-class Fixed:
-    """The half that is not being trained: constants, evaluated once per turn."""
-
-    train: Tensor | float = 0.0
-    valid: Tensor | float = 0.0
 
 
 class Checked(NamedTuple):
@@ -130,7 +99,11 @@ class Trainer:
         attempt: int = 0,
         deadline: float = math.inf,
         on_epoch: OnEpoch | None = None,
+        engine: Engine | None = None,
     ) -> None:
+        self.engine = engine or pick_engine("reference", "cpu")
+        self.notes: list[str] = []
+        self.ridge: float | None = None
         self.model, self.train, self.valid, self.recipe = model, train, valid, recipe
         self.attempt, self.deadline, self.on_epoch = attempt, deadline, on_epoch
         self.probation = Probation(recipe.probation if attempt < recipe.restarts else 0)
@@ -159,12 +132,22 @@ class Trainer:
         """Set the model to a new random start."""
         self.model.eval()
         self.model.link = self.loss.link
-        self.levels = initialise(self.model, self.train.values, start=self.recipe.start)
+        start = "exact" if self.recipe.linear_solver == "als" and self.recipe.start == "data" else self.recipe.start
+        self.levels = initialise(self.model, self.train.values, start=start)
 
-    def optimizer(self, *groups: tuple[nn.Module, float]) -> torch.optim.Optimizer:
+    def descent(self, *groups: tuple[nn.Module, float]) -> Descent:
         """The recipe's optimiser over modules, each with its learning rate."""
         settings = [{"params": list(module.parameters()), "lr": lr} for module, lr in groups]
-        return torch.optim.Adam(settings) if self.recipe.optimizer == "adam" else torch.optim.SGD(settings)
+        optimizer = torch.optim.Adam(settings) if self.recipe.optimizer == "adam" else torch.optim.SGD(settings)
+        network = any(module is self.model.nonlinear for module, _ in groups)
+        return Descent(optimizer, self.loss, self.recipe.batch_size, self._penalty() if network else None)
+
+    def _penalty(self) -> Half | None:
+        """The recipe's L2 on the rows of f that a batch holds."""
+        f, weight = self.model.nonlinear, self.recipe.l2 * float(self.train.values.var(correction=0))
+        if f is None or not weight:
+            return None
+        return lambda indices: weight * f.factors(indices).square().sum(dim=(1, 2))
 
     def stopping_rule(self) -> Either:
         """A fresh rule for one phase."""
@@ -184,17 +167,19 @@ class Trainer:
         self,
         half: Half,
         fixed: Fixed,
-        optimizer: torch.optim.Optimizer,
+        solver: Solver,
         phase: str,
         round_: int = 0,
         *,
         keep: bool = True,
     ) -> float:
-        """One shuffled pass over the training entries; returns the figure that stopping looks at."""
+        """One pass over the training entries; returns the figure that stopping looks at."""
         if time.monotonic() > self.deadline:
             raise BudgetError
         begin = time.perf_counter()
-        train_figure = self.loss.figure(self._descend(half, fixed, optimizer))
+        self.model.train()  # dropout and the like are on in here only
+        train_figure = self.loss.figure(solver.epoch(half, fixed, self.train))
+        self.model.eval()
         checked = self._validate(half, fixed) if len(self.valid) else None
         valid_figure = None if checked is None else self.loss.figure(checked.loss)
         figure = train_figure if valid_figure is None else valid_figure
@@ -215,23 +200,6 @@ class Trainer:
         if checked is not None and keep:
             self.probation.report(checked)
         return figure
-
-    def _descend(self, half: Half, fixed: Fixed, optimizer: torch.optim.Optimizer) -> float:
-        link, train, size = LINKS[self.model.link], self.train, self.recipe.batch_size
-        self.model.train()  # dropout and the like are on in here only
-        order = torch.randperm(len(train), device=train.values.device)
-        total = torch.zeros((), device=train.values.device)
-        for start in range(0, len(train), size):
-            batch = order[start : start + size]
-            rest = fixed.train[batch] if isinstance(fixed.train, Tensor) else fixed.train
-            predicted = link(half(train.indices[batch]) + rest)
-            loss = self.loss.elementwise(predicted, train.values[batch]).mean()
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            total += loss.detach() * len(batch)
-        self.model.eval()
-        return float(total) / len(train)
 
     def _validate(self, half: Half, fixed: Fixed) -> Checked:
         score = evaluate_in_batches(half, self.valid.indices, EVALUATION_BATCH) + fixed.valid

@@ -1,0 +1,139 @@
+"""Least squares for all rows of one factor matrix at once, the other factors fixed.
+
+For row i of mode n, over its entries e with h_e = Π_{m ≠ n} A_m(i_m, :) and targets y_e:
+
+    a_i = (Σ_e w_e h_e h_eᵀ + ridge_i I)⁻¹ Σ_e w_e h_e y_e
+
+An engine is a function with the signature of :func:`solve_rows`; this one is plain torch, works anywhere and is what
+the others are tested against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+CHUNK = 1 << 15
+"""Entries whose outer products are formed at a time."""
+
+
+@dataclass(frozen=True)
+class ModeView:
+    """Entries in the order of their labels in one mode; made once, used in every sweep."""
+
+    order: Tensor
+    """Where each entry of the sorted list stands in the original one, ``(entries,)``."""
+    starts: Tensor
+    """Row i owns the sorted entries ``starts[i]:starts[i + 1]``, ``(I_n + 1,)``."""
+    columns: Tensor
+    """Labels of the other modes, sorted alike, ``(other modes, entries)``."""
+
+    @classmethod
+    def of(cls, indices: Tensor, mode: int, others: Sequence[int], size: int) -> ModeView:
+        """The view of ``indices (entries, modes)`` along ``mode``."""
+        order = torch.argsort(indices[:, mode], stable=True)
+        counts = torch.bincount(indices[:, mode], minlength=size)
+        starts = torch.zeros(size + 1, dtype=torch.int64, device=indices.device)
+        starts[1:] = counts.cumsum(0)
+        columns = [indices[:, m].index_select(0, order).to(torch.int32) for m in others]
+        empty = torch.zeros(0, len(order), dtype=torch.int32, device=indices.device)
+        return cls(order.to(torch.int32), starts, torch.stack(columns) if columns else empty)
+
+    @property
+    def counts(self) -> Tensor:
+        """Entries of every row, ``(I_n,)``."""
+        return self.starts.diff()
+
+
+class RowSolver(Protocol):
+    """What an engine offers: :func:`solve_rows`, in its own way."""
+
+    def __call__(
+        self,
+        view: ModeView,
+        others: Sequence[Tensor],
+        targets: Tensor,
+        weights: Tensor | None,
+        ridge: Tensor,
+        table: Tensor,
+        *,
+        evaluate: bool = True,
+    ) -> Tensor:
+        """Solve all rows of ``table`` in place; returns the values of the entries where they are asked for."""
+
+
+def solve_rows(
+    view: ModeView,
+    others: Sequence[Tensor],
+    targets: Tensor,
+    weights: Tensor | None,
+    ridge: Tensor,
+    table: Tensor,
+    *,
+    evaluate: bool = True,
+) -> Tensor:
+    """Solve all rows of ``table (I, R)`` in place; returns h_eᵀ a_i of every entry, ``(entries,)``.
+
+    Parameters
+    ----------
+    view
+        Entries sorted by the rows of ``table``.
+    others
+        The other factor matrices of the block, ``(I_m, R)`` each, in the order of ``view.columns``.
+    targets, weights
+        y_e and w_e in the original order, ``(entries,)``; no weights are all ones.
+    ridge
+        What is added to the diagonal of each row's system, ``(I,)``.
+    table
+        Rows without entries, and rows whose system has no solution, become zero.
+    evaluate
+        Whether the values are asked for; an empty tensor is returned otherwise.
+    """
+    size, rank = table.shape
+    rows = torch.repeat_interleave(torch.arange(size, device=table.device), view.counts)  # (entries,)
+    gram = table.new_zeros(size, rank, rank)
+    right = table.new_zeros(size, rank)
+    for start in range(0, len(rows), CHUNK):
+        part = slice(start, start + CHUNK)
+        h = khatri_rao(view, others, part, table)  # (chunk, R)
+        place = view.order[part].long()
+        weighed = h if weights is None else h * weights[place, None]
+        gram.index_add_(0, rows[part], weighed[:, :, None] * h[:, None, :])
+        right.index_add_(0, rows[part], weighed * targets[place, None])
+    table.copy_(solve_spd(gram, right, ridge))
+    values = torch.empty_like(targets) if evaluate else targets.new_empty(0)
+    if not evaluate:
+        return values
+    for start in range(0, len(rows), CHUNK):
+        part = slice(start, start + CHUNK)
+        h = khatri_rao(view, others, part, table)
+        values[view.order[part].long()] = (h * table[rows[part]]).sum(dim=1)
+    return values
+
+
+def khatri_rao(view: ModeView, others: Sequence[Tensor], part: slice, like: Tensor) -> Tensor:
+    """h_e of some sorted entries, ``(entries, R)``; ones where there are no other modes."""
+    entries = len(view.order[part])
+    h = like.new_ones(entries, like.shape[1])
+    for column, other in zip(view.columns, others, strict=True):
+        h = h * other.index_select(0, column[part])
+    return h
+
+
+def solve_spd(gram: Tensor, right: Tensor, ridge: Tensor) -> Tensor:
+    """Solutions of ``(gram + ridge I) x = right`` for symmetric systems, never NaN.
+
+    The diagonal is lifted by a millionth of its mean, which a singular system needs and a regular one
+    does not notice. What has no solution even then is zero.
+    """
+    diagonal = gram.diagonal(dim1=1, dim2=2)  # (systems, R)
+    lift = ridge + 1e-6 * diagonal.mean(dim=1) + torch.finfo(gram.dtype).tiny ** 0.5
+    system = gram + torch.diag_embed(lift[:, None].expand_as(diagonal))
+    factor, failed = torch.linalg.cholesky_ex(system)
+    solved = torch.cholesky_solve(right[:, :, None], factor).squeeze(2)
+    usable = (failed == 0) & torch.isfinite(solved).all(dim=1)
+    return torch.where(usable[:, None], solved, 0.0)

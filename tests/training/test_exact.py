@@ -1,0 +1,125 @@
+"""The exact solver inside a fit: agreement with the reference engine, ridges by validation, losses, schedules."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from jointensor.data.split import split
+from jointensor.data.synthetic import make_joint
+from jointensor.errors import ConfigError
+from jointensor.evaluation.matching import match_factors
+from jointensor.metrics import rmse
+from jointensor.models.joint import JointModel
+from jointensor.training.fit import fit, schedule_of
+from jointensor.training.recipe import Recipe
+
+EXACT = Recipe(linear_solver="als", batch_size=256, warm_epochs=10, rounds=6, refine_epochs=10, lr_refine=0.001)
+
+
+def _bump(rows):
+    return np.maximum((rows[:, 0] * rows[:, 1]).sum(axis=1), 0.0)
+
+
+@pytest.fixture(scope="module")
+def planted():
+    tensor, truth = make_joint((25, 20, 15), (2, 3), _bump, observed=0.4, ratio=0.3, seed=1)
+    return split(tensor, seed=0), truth
+
+
+def joint(parts, rank=(2, 3), linear="mean+bias+cp:2", **options):
+    return JointModel(parts.train.shape, rank, linear=linear, **options)
+
+
+def test_the_components_of_a_joint_tensor_are_found(planted):
+    parts, truth = planted
+    result = fit(joint(parts, linear="mean+cp:2"), parts, EXACT, seed=0)
+    found = [factor.numpy() for factor in result.model.linear_factors]
+    assert min(match_factors(found, truth.linear_factors).congruence) > 0.95
+    assert rmse(result.predict(parts.test.indices), parts.test.values) < 0.5 * parts.test.values.std()
+
+
+def test_cp_alone_is_solved_without_gradients(planted):
+    parts, _ = planted
+    result = fit(joint(parts, (2, 0), "mean+cp:2"), parts, EXACT, seed=0)
+    assert {row.phase for row in result.history} == {"warm start", "alternate: linear"}
+    assert rmse(result.predict(parts.test.indices), parts.test.values) < 0.6 * parts.test.values.std()
+
+
+def test_engines_give_the_same_predictions(planted):
+    parts, _ = planted
+    found = [fit(joint(parts), parts, EXACT, seed=0, engine=name) for name in ("reference", "numba")]
+    assert [one.engine for one in found] == ["reference", "numba"]
+    first, second = (one.predict(parts.test.indices) for one in found)
+    np.testing.assert_allclose(first, second, atol=0.02 * float(parts.test.values.std()))
+
+
+def test_fits_by_gradients_use_no_kernels(planted):
+    parts, _ = planted
+    short = Recipe(warm_epochs=1, rounds=1, refine_epochs=1)
+    assert fit(joint(parts), parts, short, engine="numba").engine == "reference"
+
+
+def test_the_ridge_that_validates_best_is_taken():
+    """Of noise no component should be left; of a clear CP, nearly all of it."""
+    rng = np.random.default_rng(0)
+    clear, _ = make_joint((25, 20, 15), (2, 1), _bump, observed=0.3, ratio=1e-6, seed=2)
+    noise = replace(clear, values=rng.standard_normal(len(clear)).astype(np.float32))
+    sizes = []
+    for tensor in (clear, noise):
+        parts = split(tensor, seed=0)
+        result = fit(joint(parts, (2, 0), "mean+cp:2"), parts, replace(EXACT, warm_epochs=30), seed=0)
+        with torch.no_grad():
+            part = result.model.multilinear.blocks["cp"](torch.as_tensor(parts.train.indices.copy()))
+        sizes.append(float(part.std()) / float(parts.train.values.std()))
+    assert sizes[0] > 0.95
+    assert sizes[1] < 0.3
+
+
+def test_huber_is_not_moved_by_a_few_wild_values(planted):
+    parts, _ = planted
+    values = parts.train.values.copy()
+    values[::50] += 100.0
+    wild = replace(parts, train=replace(parts.train, values=values))
+    errors = {}
+    for loss in ("squared", "huber"):
+        recipe = replace(EXACT, loss=loss, huber_delta=0.5)
+        result = fit(joint(parts, (2, 0), "mean+cp:2"), wild, recipe, seed=0)
+        errors[loss] = rmse(result.predict(parts.test.indices), parts.test.values)
+    assert errors["huber"] < 0.5 * errors["squared"]
+
+
+@pytest.mark.parametrize(
+    ("loss", "linear", "reason"),
+    [
+        ("absolute", "mean+cp:2", "the absolute loss has no exact step"),
+        ("squared", "tucker:2", "tucker has no exact step"),
+    ],
+)
+def test_what_cannot_be_solved_is_descended_and_said(planted, loss, linear, reason):
+    parts, _ = planted
+    recipe = replace(EXACT, loss=loss, rounds=1, warm_epochs=1, refine_epochs=2)
+    result = fit(joint(parts, linear=linear), parts, recipe, seed=0)
+    assert result.notes == [f"the multilinear part is descended, not solved: {reason}"]
+
+
+def test_without_validation_entries_the_middle_ridge_is_taken(planted):
+    parts, _ = planted
+    everything = replace(parts, valid=parts.train.take(np.arange(0)))
+    one = fit(joint(parts), everything, replace(EXACT, ridges=(0.5, 0.01, 0.1)), seed=0)
+    two = fit(joint(parts), everything, replace(EXACT, ridges=(0.1,)), seed=0)
+    np.testing.assert_array_equal(one.predict(parts.test.indices), two.predict(parts.test.indices))
+
+
+def test_a_schedule_keeps_the_ridge_that_was_chosen(planted):
+    parts, _ = planted
+    result = fit(joint(parts), parts, EXACT, seed=0)
+    assert len(schedule_of(result).ridges) == 1
+    assert schedule_of(result).ridges[0] in EXACT.ridges
+
+
+@pytest.mark.parametrize("ridges", [(), (0.1, -1.0), (0.0,), ("a",)])
+def test_ridges_that_are_none_are_refused(ridges):
+    with pytest.raises(ConfigError, match=r"recipe: ridges is .*, it must be one or more positive numbers"):
+        Recipe(ridges=ridges)
