@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jointensor.errors import ConfigError
-from jointensor.kernels import ENGINES, ModeView, pick_engine, solve_rows
+from jointensor.kernels import ENGINES, ModeView, engines, pick_engine, solve_rows
 
 SHAPE = (7, 5, 6, 4, 3)
 COMPILED = [name for name in ENGINES if name not in ("auto", "reference")]
@@ -122,6 +122,13 @@ def test_rows_longer_than_a_block_are_solved_in_several(engine):
     found, values = solved(pick_engine(engine, "cpu").solve_rows, indices, tables, targets, None, 1, 1.0)
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
     torch.testing.assert_close(values, expected_values, rtol=1e-3, atol=1e-5)
+
+
+def test_without_its_packages_the_reference_does_the_work(monkeypatch):
+    monkeypatch.setattr(engines, "NEEDS", ("a_package_that_nobody_has",))
+    assert pick_engine("auto", "cpu").name == "reference"
+    with pytest.raises(ConfigError, match="engine 'numba' cannot be used here: it needs a_package_that_nobody_has"):
+        pick_engine("numba", "cpu")
 
 
 def test_engines_by_name():

@@ -13,6 +13,10 @@ ENGINES = ("auto", "reference", "numba")
 """Names that ``--engine`` takes."""
 
 
+NEEDS = ("numba", "threadpoolctl")
+"""Packages without which the reference engine does the work."""
+
+
 @dataclass(frozen=True)
 class Engine:
     """A name for metrics.json, and the loops."""
@@ -25,9 +29,9 @@ def pick_engine(name: str, device: str) -> Engine:
     """The engine called ``name`` for tensors on ``device``; ``auto`` takes the fastest that works there."""
     if name not in ENGINES:
         raise ConfigError(f"there is no engine '{name}'; {nearest(name, ENGINES)}")
-    compiled = device == "cpu" and find_spec("numba") is not None
+    compiled = device == "cpu" and all(find_spec(package) is not None for package in NEEDS)
     if name == "numba" and not compiled:
-        reason = "numba is not installed" if device == "cpu" else f"it runs on the CPU, not on {device}"
+        reason = f"it needs {' and '.join(NEEDS)}" if device == "cpu" else f"it runs on the CPU, not on {device}"
         raise ConfigError(f"engine 'numba' cannot be used here: {reason}; take auto or reference")
     if name == "reference" or not compiled:
         return Engine("reference", solve_rows)
