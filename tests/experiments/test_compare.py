@@ -21,6 +21,7 @@ from jointensor.experiments.cells import CompareConfig
 from jointensor.experiments.compare import compare
 from jointensor.experiments.run import Listener, RunConfig, run
 from jointensor.models.nonlinear import nonlinear_parts
+from tests.networks import Failing, Silent
 
 QUICK = {"warm_epochs": 1, "rounds": 1, "refine_epochs": 2, "batch_size": 64}
 MODELS = (
@@ -46,29 +47,6 @@ COLUMNS = [
     "seconds_per_epoch",
     "success_rate",
 ]
-
-
-class Failing(nn.Module):
-    """A network that is fine until it is trained."""
-
-    def __init__(self, n_modes, width):
-        super().__init__()
-        self.layer = nn.Linear(n_modes * width, 1)
-
-    def forward(self, rows):
-        if self.training:
-            raise RuntimeError("out of paper\nand out of ink")
-        return self.layer(rows.flatten(1)).squeeze(-1)
-
-
-class Silent(nn.Module):
-    """A network that says nothing whatever it is shown."""
-
-    def __init__(self, n_modes, width):
-        super().__init__()
-
-    def forward(self, rows):
-        return 0 * rows.sum(dim=(1, 2))
 
 
 class Flat(Silent):

@@ -7,38 +7,15 @@ import numpy as np
 import polars as pl
 import pytest
 from safetensors.numpy import load_file
-from torch import nn
 
 from jointensor import SparseTensor, write_tensor
 from jointensor.models.nonlinear import nonlinear_parts
 from tests.interfaces.conftest import QUICK
+from tests.networks import Failing, Silent
 
 MODES = ("--modes", "user,movie,day", "--value", "value")
 ONE = ("--jobs", "1")
 QUICK_CHANGES = {"warm_epochs": 1, "rounds": 1, "refine_epochs": 2, "batch_size": 64}
-
-
-class Failing(nn.Module):
-    """A network that is fine until it is trained."""
-
-    def __init__(self, n_modes, width):
-        super().__init__()
-        self.layer = nn.Linear(n_modes * width, 1)
-
-    def forward(self, rows):
-        if self.training:
-            raise RuntimeError("out of paper")
-        return self.layer(rows.flatten(1)).squeeze(-1)
-
-
-class Silent(nn.Module):
-    """A network that says nothing whatever it is shown."""
-
-    def __init__(self, n_modes, width):
-        super().__init__()
-
-    def forward(self, rows):
-        return 0 * rows.sum(dim=(1, 2))
 
 
 @pytest.fixture

@@ -102,6 +102,23 @@ def test_what_cannot_be_solved_is_descended_and_said(planted, loss, linear, reas
     recipe = replace(EXACT, loss=loss, rounds=1, warm_epochs=1, refine_epochs=2)
     result = fit(joint(parts, linear=linear), parts, recipe, seed=0)
     assert result.notes == [f"the multilinear part is descended, not solved: {reason}"]
+    assert result.engine == "reference"
+
+
+def test_a_half_that_is_solved_second_has_a_ridge_too(planted):
+    """The network first: no warm start chooses a ridge, and none at all would fit noise."""
+    parts, _ = planted
+    result = fit(joint(parts), parts, replace(EXACT, first="nonlinear", ridges=(0.5, 0.01, 0.1)), seed=0)
+    assert result.ridge == 0.1
+    assert result.engine == "numba"
+
+
+def test_the_refinement_has_a_learning_rate_of_its_own(planted):
+    parts, _ = planted
+    result = fit(joint(parts), parts, replace(EXACT, lr_refine=1e-12, tolerance=0.0, patience=0), seed=0)
+    figures = [row.valid_loss for row in result.history if row.phase == "refine"]
+    assert len(figures) == EXACT.refine_epochs
+    assert max(figures) - min(figures) < 1e-5
 
 
 def test_without_validation_entries_the_middle_ridge_is_taken(planted):

@@ -86,7 +86,7 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
         panel.set_xticks(range(len(METHODS)), [m.replace(" (", "\n(") for m in METHODS], fontsize=7)
         panel.set_title(tensor, fontsize=9)
     panels[0].set_ylabel("success rate, %")
-    panels[0].legend(fontsize=7, frameon=False, loc="lower left")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper right", ncols=2, fontsize=8, frameon=False)
     figure.savefig(path, dpi=110, format="png")
 
 

@@ -105,9 +105,9 @@ def solve_rows(
         gram.index_add_(0, rows[part], weighed[:, :, None] * h[:, None, :])
         right.index_add_(0, rows[part], weighed * targets[place, None])
     table.copy_(solve_spd(gram, right, ridge))
-    values = torch.empty_like(targets) if evaluate else targets.new_empty(0)
     if not evaluate:
-        return values
+        return targets.new_empty(0)
+    values = torch.empty_like(targets)
     for start in range(0, len(rows), CHUNK):
         part = slice(start, start + CHUNK)
         h = khatri_rao(view, others, part, table)

@@ -54,7 +54,7 @@ class Attempt:
     state: dict[str, Tensor]
     history: list[Epoch]
     ridge: float | None = None
-    """λ that an exact warm start chose."""
+    """λ of the exact solver; ``None`` where Θ_L was descended."""
 
     @property
     def failed(self) -> bool:
@@ -95,7 +95,7 @@ class Fit:
     engine: str
     """Which kernels were used."""
     ridge: float | None
-    """λ that an exact warm start chose."""
+    """λ of the exact solver; ``None`` where Θ_L was descended."""
     notes: list[str]
     """What the recipe asked for and the model or the loss did not allow."""
 
@@ -197,7 +197,7 @@ def fit(
         seed=seed,
         seconds=time.monotonic() - begin,
         recipe=recipe,
-        engine=kernels.name if recipe.linear_solver == "als" else "reference",
+        engine="reference" if best.ridge is None else kernels.name,
         ridge=best.ridge,
         notes=trainer.notes,
     )

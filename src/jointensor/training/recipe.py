@@ -34,8 +34,6 @@ class Recipe:
     """μ_N, learning rate of Θ_N (the paper: 0.005)."""
     lr_refine: float = 0.0
     """Learning rate of the joint refinement; 0 takes those of the halves (the paper)."""
-    l2: float = 0.0
-    """Penalty on the squared rows of the nonlinear factors that occur, times the values' variance (the paper: none)."""
     loss: Literal["squared", "absolute", "huber", "kl"] = "squared"
     """The paper's example is squared; it names the others as possible."""
     huber_delta: float = 1.0
@@ -85,7 +83,6 @@ class Recipe:
             "restarts",
             "probation",
             "lr_refine",
-            "l2",
         ):
             if getattr(self, name) < 0:
                 raise ConfigError(f"recipe: {name} is {getattr(self, name)}, it must not be negative")

@@ -28,8 +28,6 @@ class Descent:
     optimizer: torch.optim.Optimizer
     loss: Loss
     batch_size: int
-    penalty: Half | None = None
-    """Something added to the loss of every entry, from indices ``(batch, modes)`` to ``(batch,)``."""
 
     def epoch(self, half: Half, fixed: Fixed, train: Entries) -> float:
         """One shuffled pass; the mean loss of the batches as they came."""
@@ -42,8 +40,6 @@ class Descent:
             predicted = link(half(train.indices[batch]) + rest)
             loss = self.loss.elementwise(predicted, train.values[batch]).mean()
             total += loss.detach() * len(batch)
-            if self.penalty is not None:
-                loss = loss + self.penalty(train.indices[batch]).mean()
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()

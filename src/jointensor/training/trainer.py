@@ -139,15 +139,7 @@ class Trainer:
         """The recipe's optimiser over modules, each with its learning rate."""
         settings = [{"params": list(module.parameters()), "lr": lr} for module, lr in groups]
         optimizer = torch.optim.Adam(settings) if self.recipe.optimizer == "adam" else torch.optim.SGD(settings)
-        network = any(module is self.model.nonlinear for module, _ in groups)
-        return Descent(optimizer, self.loss, self.recipe.batch_size, self._penalty() if network else None)
-
-    def _penalty(self) -> Half | None:
-        """The recipe's L2 on the rows of f that a batch holds."""
-        f, weight = self.model.nonlinear, self.recipe.l2 * float(self.train.values.var(correction=0))
-        if f is None or not weight:
-            return None
-        return lambda indices: weight * f.factors(indices).square().sum(dim=(1, 2))
+        return Descent(optimizer, self.loss, self.recipe.batch_size)
 
     def stopping_rule(self) -> Either:
         """A fresh rule for one phase."""

@@ -28,12 +28,7 @@ class Avocado(Nonlinear):
 
     def __init__(self, n_modes: int, width: int, *, activation: str = "relu", output: str = "identity") -> None:
         super().__init__(n_modes, width, activation=activation, output=output)
-        self.mlp = nn.Sequential(
-            nn.Linear(n_modes * width, n_modes**2 * width),
-            make_activation(activation),
-            nn.Linear(n_modes**2 * width, width),
-            make_activation(activation),
-        )
+        self.mlp = hidden_layers(n_modes * width, n_modes, width, activation)
         self.head = nn.Linear(width, 1)
         self.output = make_activation(output)
 
@@ -41,3 +36,13 @@ class Avocado(Nonlinear):
         """``(batch, modes, width)`` → ``(batch,)``."""
         concatenated = rows.flatten(start_dim=1)  # (batch, modes · width)
         return self.output(self.head(self.mlp(concatenated))).squeeze(-1)  # (batch,)
+
+
+def hidden_layers(inputs: int, n_modes: int, width: int, activation: str) -> nn.Sequential:
+    """inputs → N²·K → K: the widths that the paper gives to all methods but its own."""
+    return nn.Sequential(
+        nn.Linear(inputs, n_modes**2 * width),
+        make_activation(activation),
+        nn.Linear(n_modes**2 * width, width),
+        make_activation(activation),
+    )

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from jointensor.errors import ConfigError
 from jointensor.models.nonlinear.activations import make_activation
+from jointensor.models.nonlinear.avocado import hidden_layers
 from jointensor.models.nonlinear.base import Nonlinear, nonlinear_parts
 from jointensor.registry import nearest
 
@@ -64,12 +65,7 @@ class NeurTN(Nonlinear):
                 f"give at most width {int((MOST_FEATURES + 0.5) ** (1 / n_modes))}, or interaction=product"
             )
         self.row_start = (width**-0.5, 0.1)  # rows of length one: so are their outer products
-        self.mlp = nn.Sequential(
-            nn.Linear(features, n_modes**2 * width),
-            make_activation(activation),
-            nn.Linear(n_modes**2 * width, width),
-            make_activation(activation),
-        )
+        self.mlp = hidden_layers(features, n_modes, width, activation)
         self.head = nn.Linear(width, 1)
         self.output = make_activation(output)
 
