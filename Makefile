@@ -37,8 +37,9 @@ fmt: $(READY) ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(READY) ## entries per second of an exact sweep against hand-written PyTorch, on two cores
-	$(BIN)/python benchmarks/sweep.py --threads 2 --scaling --out sweep.json
+bench: $(READY) ## ratios against other packages and hand-written PyTorch, on two cores; half an hour
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	$(BIN)/python benchmarks/cpu.py --threads 2 --end-to-end
 
 identifiability: $(READY) ## the paper's identifiability experiment, ten seeds
 	$(BIN)/python -m jointensor.experiments.identifiability --seeds 10

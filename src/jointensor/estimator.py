@@ -18,7 +18,7 @@ from jointensor.data.expressions import ModeExpression, as_labels
 from jointensor.data.split import split
 from jointensor.data.tables import TableSpec, encode_frame, frame_to_tensor
 from jointensor.errors import DataError, MissingPackageError
-from jointensor.models.joint import JointModel
+from jointensor.models.joint import JointModel, check_rank
 from jointensor.training.fit import Fit, fit
 from jointensor.training.recipe import Recipe, make_recipe
 
@@ -112,7 +112,7 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         rank: tuple[int, int] = (4, 16),
         linear: str | None = None,
         nonlinear: str | type[nn.Module] | nn.Module = "julia",
-        recipe: str | Recipe = "paper",
+        recipe: str | Recipe = "default",
         loss: str | None = None,
         validation_fraction: float = 0.1,
         duplicates: str = "mean",
@@ -151,10 +151,11 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         spec = TableSpec(tuple(ModeExpression(n, n) for n in names), value, self.duplicates)  # type: ignore[arg-type]
         tensor = frame_to_tensor(table.with_columns(pl.Series(value, numbers)), spec).tensor
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        recipe = make_recipe(self.recipe, **({} if self.loss is None else {"loss": self.loss}))
         self.fit_: Fit = fit(
-            self._new_model(tensor.shape, seed),
+            self._new_model(tensor.shape, recipe, seed),
             split(tensor, test=0.0, valid=self.validation_fraction, seed=seed),
-            make_recipe(self.recipe, **({} if self.loss is None else {"loss": self.loss})),
+            recipe,
             seed=seed,
             device=self.device,
             budget=math.inf if self.budget is None else self.budget,
@@ -189,14 +190,15 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         tags.regressor_tags.poor_score = True
         return tags
 
-    def _new_model(self, shape: Sequence[int], seed: int) -> JointModel:
+    def _new_model(self, shape: Sequence[int], recipe: Recipe, seed: int) -> JointModel:
         """An untrained model; a module of the user's is copied, and torch's random state left as it was."""
         part = deepcopy(self.nonlinear) if isinstance(self.nonlinear, nn.Module) else self.nonlinear
         with torch.random.fork_rng(devices=[]):
             # for what a module draws when it is made and training does not reset; it is made on the CPU,
             # and torch.manual_seed would move the GPU's state too
             torch.default_generator.manual_seed(seed)
-            return JointModel(shape, self.rank, linear=self.linear, nonlinear=part)
+            linear = recipe.linear(check_rank(self.rank)[0]) if self.linear is None else self.linear
+            return JointModel(shape, self.rank, linear=linear, nonlinear=part)
 
     def _columns(self, X: Any, least: int = 1) -> list[pl.Series]:
         """Label text of every column, of ``least`` at least, of a frame, an array or a list of rows."""

@@ -65,9 +65,11 @@ def fit(
     duplicates: a.Duplicates = "error",
     order: a.Order = None,
     rank: Annotated[str, typer.Option(help="R/F: multilinear/nonlinear components.")] = "4/16",
-    linear: Annotated[str | None, typer.Option(help="Multilinear blocks, such as mean+bias+cp:4; replaces R.")] = None,
+    linear: Annotated[
+        str | None, typer.Option(help="Multilinear blocks, such as mean+bias+cp:4; replaces R and the recipe's blocks.")
+    ] = None,
     nonlinear: Annotated[str, typer.Option(help="Nonlinear part: NAME[,key=value].")] = "julia",
-    recipe: a.RecipeName = "paper",
+    recipe: a.RecipeName = "default",
     set_: a.Set = None,
     loss: a.LossName = None,
     split: a.SplitRule = "standard",
@@ -77,7 +79,7 @@ def fit(
     valid: a.Valid = 0.1,
     seed: Annotated[int, typer.Option(help="Seed of the model; never moves the split.", min=0)] = 0,
     refit: Annotated[bool, typer.Option("--refit", help="Train once more on all entries and keep that model.")] = False,
-    engine: Annotated[str, typer.Option(help="auto, reference or numba: what solves exact steps.")] = "auto",
+    engine: Annotated[str, typer.Option(help="auto, reference, numba (CPU) or triton (NVIDIA GPU).")] = "auto",
     device: a.Device = "auto",
     budget: Annotated[float | None, typer.Option(help="Seconds for everything.", min=0)] = None,
     no_restart: a.NoRestart = False,

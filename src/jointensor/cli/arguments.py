@@ -25,7 +25,7 @@ Columns = Annotated[str | None, typer.Option(help="Names of the columns: a,b,c."
 SplitRule = Annotated[str, typer.Option(help="standard, first:N, time:MODE, slices:MODE or group:MODES.")]
 Test = Annotated[float, typer.Option(help="Share of entries kept for testing; 0 keeps none.")]
 Valid = Annotated[float, typer.Option(help="Share of the rest that decides when to stop.")]
-RecipeName = Annotated[str, typer.Option(help="Training recipe.")]
+RecipeName = Annotated[str, typer.Option(help="default (exact and regularised) or paper.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="A recipe field as FIELD=VALUE. Repeatable.")]
 LossName = Annotated[str | None, typer.Option(help="squared, absolute, huber or kl.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 …")]

@@ -105,7 +105,13 @@ def _joint(config: CompareConfig, spec: ModelSpec, seed: int, parts: Split, bias
     recipe = spec.recipe(config.recipe, **config.recipe_changes)
     budget = math.inf if config.budget is None else config.budget
     fitted = fit(
-        spec.make(parts.train.shape), parts, recipe, seed=seed, device=config.device, fallback=bias, budget=budget
+        spec.make(parts.train.shape, recipe),
+        parts,
+        recipe,
+        seed=seed,
+        device=config.device,
+        fallback=bias,
+        budget=budget,
     )
     test = evaluate_entries(fitted.predictor, parts.test.indices, parts.test.values)
     valid = evaluate_entries(fitted.predictor, parts.valid.indices, parts.valid.values) if len(parts.valid) else None

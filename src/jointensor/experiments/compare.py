@@ -114,7 +114,7 @@ def _check(config: CompareConfig, listener: Listener) -> None:
     for spec in specs:
         if spec.baseline is None:
             recipe = spec.recipe(config.recipe, **config.recipe_changes)
-            check_fit(spec.make(reading.tensor.shape), parts, recipe)
+            check_fit(spec.make(reading.tensor.shape, recipe), parts, recipe)
         elif spec.baseline == "interp" and not modes_to_interpolate(reading.tensor):
             raise ConfigError(NO_ORDERED_MODE)
 

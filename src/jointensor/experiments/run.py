@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from jointensor.metrics import measure
 from jointensor.models.joint import JointModel
 from jointensor.training.fit import Fit, fit, pick_device, schedule_of
 from jointensor.training.history import OnEpoch
-from jointensor.training.recipe import make_recipe
+from jointensor.training.recipe import Recipe, make_recipe
 
 Entries = tuple[NDArray[np.integer], NDArray[Any]]
 """Indices and values; an index of -1 is a label that the tensor does not have."""
@@ -44,7 +44,7 @@ class RunConfig:
     rank: tuple[int, int] = (4, 16)
     linear: str | None = None
     nonlinear: str = "julia"
-    recipe: str = "paper"
+    recipe: str = "default"
     recipe_changes: dict[str, Any] = field(default_factory=dict)
     split: str = "standard"
     split_seed: int = 0
@@ -128,11 +128,12 @@ def _fill(path: Path, config: RunConfig, listener: Listener) -> dict[str, Any]:
     for note in fitted.notes:
         listener.on_note(note)
     figures = _figures(config, fitted, baselines, parts, test)
-    kept = _refit(config, tensor, fitted, listener, begin) if config.refit else fitted
+    again = config.refit and fitted.returned == "joint"
+    kept = _refit(config, tensor, fitted, listener, begin) if again else fitted
     checksums = write_run(path, kept.predictor, tensor.modes, reading.spec, fitted.history)
     metrics = (
         figures
-        | {"returned": {"model": "joint", "refit": kept is not fitted}}
+        | {"returned": _returned(fitted, parts, test, refit=kept is not fitted)}
         | _circumstances(config, fitted, tensor, parts, begin)
         | {"notes": [*reading.notes, *fitted.notes], "files": checksums}
     )
@@ -161,9 +162,9 @@ def _test_entries(config: RunConfig, reading: Reading, parts: Split) -> Entries:
 
 
 def _fit(config: RunConfig, parts: Split, bias: Tables, listener: Listener, begin: float) -> Fit:
-    model = JointModel(parts.train.shape, config.rank, linear=config.linear, nonlinear=config.nonlinear)
-    listener.on_note(repr(model))
     recipe = make_recipe(config.recipe, **config.recipe_changes)
+    model = _model(config, recipe, parts.train.shape)
+    listener.on_note(repr(model))
     return fit(
         model,
         parts,
@@ -174,14 +175,20 @@ def _fit(config: RunConfig, parts: Split, bias: Tables, listener: Listener, begi
         fallback=bias,
         on_epoch=listener.on_epoch,
         engine=config.engine,
+        on_note=listener.on_note,
     )
+
+
+def _model(config: RunConfig, recipe: Recipe, shape: Sequence[int]) -> JointModel:
+    linear = recipe.linear(config.rank[0]) if config.linear is None else config.linear
+    return JointModel(shape, config.rank, linear=linear, nonlinear=config.nonlinear)
 
 
 def _refit(config: RunConfig, tensor: SparseTensor, fitted: Fit, listener: Listener, begin: float) -> Fit:
     """Train once more on all entries, for as long as the evaluated model took; a failure keeps that model."""
     listener.on_note("training once more on all entries")
     everything = split(tensor, test=0.0, valid=0.0, seed=config.split_seed)
-    model = JointModel(tensor.shape, config.rank, linear=config.linear, nonlinear=config.nonlinear)
+    model = _model(config, fitted.recipe, tensor.shape)
     again = fit(
         model,
         everything,
@@ -223,6 +230,16 @@ def _figures(
     }
 
 
+def _returned(fitted: Fit, parts: Split, test: Entries, *, refit: bool) -> dict[str, Any]:
+    """Which model was kept, and the joint model's own figures where it was not that one."""
+    if fitted.returned == "joint":
+        return {"model": "joint", "refit": refit}
+    joint = replace(fitted.predictor, returned="joint")
+    valid = evaluate_entries(joint, parts.valid.indices, parts.valid.values)
+    own = {"test": evaluate_entries(joint, *test) if len(test[1]) else None, "valid": valid}
+    return {"model": fitted.returned, "refit": refit, "joint": own}
+
+
 def _circumstances(config: RunConfig, fitted: Fit, tensor: SparseTensor, parts: Split, begin: float) -> dict[str, Any]:
     return {
         "outcome": fitted.outcome,
@@ -235,6 +252,10 @@ def _circumstances(config: RunConfig, fitted: Fit, tensor: SparseTensor, parts: 
         "parameters": fitted.model.n_parameters(),
         "seconds": time.monotonic() - begin,
         "engine": fitted.engine,
+        "linear": fitted.model.linear,
+        "first": fitted.first,
+        "ridge": fitted.ridge,
+        "collapsed": fitted.collapsed,
         "device": pick_device(config.device).type,
         "world_size": 1,
         "entries_per_rank": [len(parts.train)],

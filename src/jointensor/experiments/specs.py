@@ -21,7 +21,7 @@ from jointensor.models.joint import JointModel
 from jointensor.models.multilinear import parse_blocks
 from jointensor.models.nonlinear.base import Nonlinear, find_nonlinear, nonlinear_parts
 from jointensor.registry import nearest, option_names, parse_spec
-from jointensor.training.recipe import Recipe, make_recipe
+from jointensor.training.recipe import RECIPES, Recipe, make_recipe
 
 LINEAR_SHARE = 5
 """One component in five is multilinear where R/F is not given: the paper's 4/16 and 2/8."""
@@ -40,16 +40,17 @@ class ModelSpec:
     nonlinear: str = "julia"
     recipe_changes: dict[str, Any] = field(default_factory=dict)
 
-    def make(self, shape: Sequence[int]) -> JointModel:
-        """The model for a tensor of this shape; errors name the model as it was typed."""
+    def make(self, shape: Sequence[int], recipe: Recipe = RECIPES["paper"]) -> JointModel:
+        """The model for a tensor of this shape and a recipe; errors name the model as it was typed."""
+        linear = recipe.linear(self.rank[0]) if self.linear is None else self.linear
         try:
-            return JointModel(shape, self.rank, linear=self.linear, nonlinear=self.nonlinear)
+            return JointModel(shape, self.rank, linear=linear, nonlinear=self.nonlinear)
         except ConfigError as error:
             raise ConfigError(f"model '{self.text}': {error}") from error
 
     def recipe(self, recipe: str | Recipe, **changes: Any) -> Recipe:
-        """The recipe with the changes that all models share, then those of this model."""
-        return make_recipe(recipe, **(changes | self.recipe_changes))
+        """The recipe with the changes that all models share, then those of this model; it never falls back."""
+        return make_recipe(recipe, **(changes | self.recipe_changes | {"fall_back": False}))
 
 
 def parse_model(text: str) -> ModelSpec:

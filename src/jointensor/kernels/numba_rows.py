@@ -5,8 +5,10 @@ Rows in parallel; within a row, Khatri-Rao rows are gathered in blocks and multi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
+from pathlib import Path
 
 import numba
 import numpy as np
@@ -21,8 +23,30 @@ from jointensor.kernels.rows import ModeView
 BLOCK = 512
 """Entries whose Khatri-Rao rows are multiplied at a time; they stay in the cache."""
 
+KEEP = 4096
+"""Rows of up to so many entries keep their Khatri-Rao rows until they are evaluated; longer ones form them again."""
+
 SHARE = 16
 """Rows are handed to threads in runs of about this many per thread, so that none waits for the longest."""
+
+
+def _can_cache() -> bool:
+    """Whether numba finds a folder for what it compiles; without one it compiles in every process."""
+    try:
+        njit(cache=True)(_runs)
+    except RuntimeError:
+        return False
+    return True
+
+
+def uncompiled() -> str | None:
+    """A line to say when the solver has to be compiled first."""
+    place = Path(str(_solve.stats.cache_path)) if CACHE else None
+    if place is None:
+        return "compiling the exact solver for this process: there is no folder to keep it in"
+    if any(place.glob("numba_rows._solve-*.nbi")):
+        return None
+    return f"compiling the exact solver, once on this machine; it is kept in {place}"
 
 
 def solve_rows_numba(
@@ -37,17 +61,27 @@ def solve_rows_numba(
 ) -> Tensor:
     """As :func:`jointensor.kernels.rows.solve_rows`, for tensors on the CPU in 32 bits."""
     threads = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
-    numba.set_num_threads(threads)
     starts = view.starts.numpy()
     values = np.empty(len(targets) if evaluate else 0, dtype=np.float32)
     stacked, offsets = _stack(others, table.shape[1])
     weighed = np.ones(1, np.float32) if weights is None else weights.detach().numpy()
-    with _controller().limit(limits=1, user_api="blas"):  # every thread calls BLAS for itself
+    with blas_alone():
         _solve(
             view.order.numpy(), starts, view.columns.numpy(), stacked, offsets, targets.detach().numpy(), weighed,
             ridge.numpy(), table.detach().numpy(), values, _runs(starts, threads * SHARE),
         )  # fmt: skip
     return torch.from_numpy(values)
+
+
+@contextmanager
+def blas_alone() -> Iterator[None]:
+    """As many threads as torch has, each of which calls BLAS for itself."""
+    given = torch.get_num_threads()
+    numba.set_num_threads(min(given, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
+    with _controller().limit(limits=1, user_api="blas"):
+        yield
+    if torch.get_num_threads() != given:  # numba, starting its threads, may set those of torch's OpenMP as well
+        torch.set_num_threads(given)
 
 
 @lru_cache(maxsize=1)
@@ -73,34 +107,50 @@ def _runs(starts: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     return np.unique(edges).astype(np.int64)
 
 
-@njit(parallel=True, cache=True, nogil=True)
+CACHE = _can_cache()
+
+
+@njit(parallel=True, cache=CACHE, nogil=True)
 def _solve(order, starts, columns, stacked, offsets, targets, weights, ridge, table, values, runs):  # type: ignore[no-untyped-def]
     rank = table.shape[1]
     modes = columns.shape[0]
+    width = rank if rank % 4 == 0 else rank + 1  # y is one more column, where BLAS has room in its tiles of four
     uniform = weights.shape[0] == 1 and targets.shape[0] != 1
     for run in prange(runs.shape[0] - 1):
-        h = np.empty((BLOCK, rank + 1), np.float32)  # the last column holds y: one product gives both sides
-        scaled = h if uniform else np.empty((BLOCK, rank + 1), np.float32)
-        product = np.empty((rank + 1, rank + 1), np.float32)
+        kept = np.empty((KEEP, width), np.float32)
+        scaled = kept if uniform else np.empty((BLOCK, width), np.float32)
+        product = np.empty((width, width), np.float32)
+        y = np.empty(BLOCK, np.float32)
+        side = np.empty(width, np.float32)
         gram = np.empty((rank, rank), np.float64)
         right = np.empty(rank, np.float64)
         for row in range(runs[run], runs[run + 1]):
             begin, end = starts[row], starts[row + 1]
+            keep = end - begin <= KEEP
             gram[:] = 0.0
             right[:] = 0.0
             for block in range(begin, end, BLOCK):
                 many = min(BLOCK, end - block)
+                first = block - begin if keep else 0
+                h = kept[first : first + many]
                 _gather(h, block, many, modes, columns, stacked, offsets, rank)
                 for e in range(many):
-                    h[e, rank] = targets[order[block + e]]
+                    y[e] = targets[order[block + e]]
+                if width > rank:
+                    for e in range(many):
+                        h[e, rank] = y[e]
                 if not uniform:
                     for e in range(many):
                         w = weights[order[block + e]]
-                        for r in range(rank + 1):
+                        for r in range(width):
                             scaled[e, r] = w * h[e, r]
-                np.dot(scaled[:many].T, h[:many], product)
+                np.dot(h.T if uniform else scaled[:many].T, h, product)
+                if width > rank:
+                    side[:] = product[:, rank]
+                else:
+                    np.dot(y[:many], h if uniform else scaled[:many], side)
                 for r in range(rank):
-                    right[r] += product[r, rank]
+                    right[r] += side[r]
                     for c in range(rank):
                         gram[r, c] += product[r, c]
             _cholesky(gram, right, ridge[row])
@@ -110,12 +160,14 @@ def _solve(order, starts, columns, stacked, offsets, targets, weights, ridge, ta
                 continue
             for block in range(begin, end, BLOCK):
                 many = min(BLOCK, end - block)
-                if end - begin > BLOCK:
+                first = block - begin if keep else 0
+                h = kept[first : first + many]
+                if not keep:
                     _gather(h, block, many, modes, columns, stacked, offsets, rank)
                 _evaluate(h, table[row], order[block : block + many], values)
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+@njit(cache=CACHE, nogil=True, fastmath={"reassoc", "contract"})
 def _evaluate(h, row, order, values):  # type: ignore[no-untyped-def]
     """h_eᵀ a_i of some sorted entries; the sums may be taken in any order, so that they run in parallel lanes."""
     for e in range(order.shape[0]):
@@ -125,7 +177,7 @@ def _evaluate(h, row, order, values):  # type: ignore[no-untyped-def]
         values[order[e]] = value
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=CACHE, nogil=True)
 def _gather(h, block, many, modes, columns, stacked, offsets, rank):  # type: ignore[no-untyped-def]
     """Khatri-Rao rows of some sorted entries; ones where there are no other modes. Up to three modes in one go."""
     if modes == 0:
@@ -153,7 +205,7 @@ def _gather(h, block, many, modes, columns, stacked, offsets, rank):  # type: ig
                     h[e, r] *= a[r]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=CACHE, nogil=True)
 def _cholesky(gram, right, ridge):  # type: ignore[no-untyped-def]
     """Solve ``(gram + ridge I) x = right`` in place of ``right``; zero where there is no solution."""
     rank = right.shape[0]

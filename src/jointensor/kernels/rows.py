@@ -10,12 +10,14 @@ the others are tested against.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
+
+T = TypeVar("T")
 
 CHUNK = 1 << 15
 """Entries whose outer products are formed at a time."""
@@ -31,6 +33,7 @@ class ModeView:
     """Row i owns the sorted entries ``starts[i]:starts[i + 1]``, ``(I_n + 1,)``."""
     columns: Tensor
     """Labels of the other modes, sorted alike, ``(other modes, entries)``."""
+    remembered: dict[str, object] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, indices: Tensor, mode: int, others: Sequence[int], size: int) -> ModeView:
@@ -47,6 +50,12 @@ class ModeView:
     def counts(self) -> Tensor:
         """Entries of every row, ``(I_n,)``."""
         return self.starts.diff()
+
+    def remember(self, name: str, make: Callable[[], T]) -> T:
+        """What an engine needs to know of this view, made at its first use."""
+        if name not in self.remembered:
+            self.remembered[name] = make()
+        return cast(T, self.remembered[name])
 
 
 class RowSolver(Protocol):

@@ -89,12 +89,12 @@ class JointModel(nn.Module):
     def linear_factors(self) -> list[Tensor]:
         """A_n of the CP block, each ``(I_n, R)``; empty without one."""
         cp = self.multilinear.cp if self.multilinear is not None else None
-        return [table.detach() for table in cp.tables] if cp is not None else []
+        return list(cp.tables) if cp is not None else []
 
     @property
     def nonlinear_factors(self) -> list[Tensor]:
         """B_n, each ``(I_n, F)``; empty when F = 0."""
-        return [] if self.nonlinear is None else [table.detach() for table in self.nonlinear.factors.tables]
+        return [] if self.nonlinear is None else list(self.nonlinear.factors.tables)
 
     def linear_parameters(self) -> list[nn.Parameter]:
         """Θ_L."""

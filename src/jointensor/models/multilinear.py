@@ -14,13 +14,13 @@ Every block is linear in each of its tables when the others are fixed. ``tucker:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from jointensor.errors import ConfigError
-from jointensor.models.factors import Factors
+from jointensor.models.factors import Factors, multiply_modes
 from jointensor.models.tucker import Tucker
 from jointensor.registry import nearest
 
@@ -37,6 +37,9 @@ class Product(nn.Module):
     def __init__(self, shape: Sequence[int], modes: Sequence[int], rank: int) -> None:
         super().__init__()
         self.modes = tuple(modes)
+        self.fuses = "cp_values" if len(self.modes) > 1 else None
+        self.fused: Callable[[Tensor, Tensor], Tensor] | None = None
+        """Values of rows by a compiled engine, see :class:`jointensor.kernels.Engine`."""
         self.factors = Factors([shape[n] for n in modes], rank) if modes else None
         self.constant = None if modes else nn.Parameter(torch.zeros(()))
 
@@ -45,8 +48,12 @@ class Product(nn.Module):
         if self.constant is not None:
             return self.constant.expand(len(indices))
         assert self.factors is not None  # one of the two is there
-        rows = self.factors(indices[:, self.modes] if len(self.modes) < indices.shape[1] else indices)
-        return rows.prod(dim=1).sum(dim=1)  # (batch, modes, rank) → (batch, rank) → (batch,)
+        if len(self.modes) < indices.shape[1]:
+            indices = torch.stack([indices[:, n] for n in self.modes], dim=1)
+        if self.fused is not None:
+            return self.fused(self.factors.stacked, self.factors.places(indices))
+        rows = self.factors(indices)
+        return multiply_modes(rows).sum(dim=1)  # (batch, modes, rank) → (batch, rank) → (batch,)
 
 
 class Multilinear(nn.Module):
@@ -67,7 +74,31 @@ class Multilinear(nn.Module):
 
     def forward(self, indices: Tensor) -> Tensor:
         """g of the entries, ``(batch, modes)`` → ``(batch,)``."""
-        return torch.stack([block(indices) for block in self.blocks.values()]).sum(dim=0)
+        values = [block(indices) for name, block in self.blocks.items() if not name.startswith("bias_")]
+        if len(values) < len(self.blocks):
+            values.append(self._biases(indices))
+        first, *others = values
+        for other in others:
+            first = first + other
+        return first
+
+    def _biases(self, indices: Tensor) -> Tensor:
+        """Σ_n b_n(i_n) of all bias blocks, ``(batch,)``: one lookup and one scatter for all of them."""
+        tables: list[Tensor] = []
+        places, start = [], 0
+        for n in range(indices.shape[1]):
+            tables.append(self.get_parameter(f"blocks.bias_{n}.factors.stacked"))  # (I_n, 1)
+            places.append(indices[:, n] + start)
+            start += len(tables[-1])
+        return torch.cat(tables).index_select(0, torch.cat(places)).view(len(places), -1).sum(dim=0)
+
+    @torch.no_grad()
+    def become(self, level: float) -> bool:
+        """Become a constant; returns whether the blocks can: without ``mean`` they can be zero only."""
+        for name, block in self.blocks.items():
+            for parameter in block.parameters():
+                parameter.fill_(level if name == "mean" else 0.0)
+        return "mean" in self.blocks or level == 0
 
     @property
     def cp(self) -> Factors | None:

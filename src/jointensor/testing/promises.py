@@ -226,10 +226,11 @@ def not_flat(case: Case) -> tuple[nn.Module, Tensor]:
     for _ in range(DRAWS):
         module, inputs = shaken(case.make()).double().eval(), case.inputs(5)
         inputs = inputs.double().requires_grad_() if case.alone else inputs
-        rows = module.nonlinear.factors.tables if isinstance(module, JointModel) and module.nonlinear else [inputs]
+        half = module.nonlinear if isinstance(module, JointModel) else None
+        rows = inputs if half is None else half.factors.stacked
         values = module(inputs)
         mixed = values @ torch.randn(5).double()
-        slopes = torch.autograd.grad(mixed, list(rows), allow_unused=True) if values.requires_grad else ()
+        slopes = torch.autograd.grad(mixed, rows, allow_unused=True) if values.requires_grad else ()
         if any(slope is not None and bool(slope.any()) for slope in slopes):
             return module, inputs
     raise AssertionError("no gradient reaches the rows")

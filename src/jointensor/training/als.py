@@ -6,13 +6,28 @@ its optimum in closed form: no learning rate, and no start that is dead.
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Sequence
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from jointensor.kernels.rows import ModeView, RowSolver
+from jointensor.models.joint import evaluate_in_batches
 from jointensor.models.multilinear import Multilinear, Product
+
+BATCH = 1 << 19
+"""Entries that a block is evaluated on at a time."""
+
+COLLAPSED = 1e-6
+"""A block whose values stay below this share of the values' spread has collapsed to zero."""
+
+
+class Saved(NamedTuple):
+    """Where sweeps can go on from."""
+
+    state: dict[str, Tensor]
+    values: dict[str, Tensor]
 
 
 class Als:
@@ -45,13 +60,31 @@ class Als:
             if block.factors is not None
             for n, table in zip(block.modes, block.factors.tables, strict=True)
         }
+        self.g = g
         self.values: dict[str, Tensor] = {}
         self.refresh()
 
     @torch.no_grad()
     def refresh(self) -> None:
         """Take the blocks' values from their tables again, after someone else changed these."""
-        self.values = {name: block(self.indices).clone() for name, block in self.blocks.items()}
+        self.values = {
+            name: evaluate_in_batches(block, self.indices, BATCH).clone() for name, block in self.blocks.items()
+        }
+
+    def save(self) -> Saved:
+        """Tables and values as they are now."""
+        state = {name: value.detach().clone() for name, value in self.g.state_dict().items()}
+        return Saved(state, {name: value.clone() for name, value in self.values.items()})
+
+    def restore(self, saved: Saved) -> None:
+        """Go back to tables and values that were saved."""
+        self.g.load_state_dict(saved.state)
+        self.values = {name: value.clone() for name, value in saved.values.items()}
+
+    def collapsed(self) -> list[str]:
+        """Blocks over several modes whose values are all zero: a ridge that is too large, or a start too small."""
+        several = [name for name, block in self.blocks.items() if len(block.modes) > 1]
+        return [name for name in several if float(self.values[name].abs().max()) <= COLLAPSED * self.spread]
 
     def total(self) -> Tensor:
         """g of the training entries, ``(entries,)``."""
@@ -75,7 +108,7 @@ class Als:
 
     def _solve_rows(self, block: Product, wanted: Tensor, weights: Tensor | None) -> Tensor:
         assert block.factors is not None  # a block over modes has tables
-        tables = [table.data for table in block.factors.tables]
+        tables = block.factors.tables
         unit = self.spread ** (2 - 2 / len(tables))  # rows of k modes have the k-th root of the values' scale
         values = wanted
         for k, n in enumerate(block.modes):
@@ -90,7 +123,7 @@ class Als:
         return values
 
 
-def rebalance(tables: list[Tensor]) -> None:
+def rebalance(tables: Sequence[Tensor]) -> None:
     """Give every component factors of equal size in all modes; their products stay as they are."""
     sizes = torch.stack([table.square().mean(dim=0).sqrt() for table in tables])  # (modes, R)
     alive = (sizes > 0).all(dim=0)

@@ -10,16 +10,16 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from torch import Tensor
-
-from jointensor.models.multilinear import Multilinear
-from jointensor.training.als import Als
+from jointensor.training.als import Als, Saved
 from jointensor.training.solvers import Exact
 from jointensor.training.state import Fixed
 from jointensor.training.trainer import Trainer
 
-RISE = 5
+RISE = 4
 """Sweeps in which the ridge grows, by a factor of √10 each."""
+
+AGAIN = 3
+"""Sweeps with every ridge from a solution for another target."""
 
 
 def make_exact(trainer: Trainer) -> Exact | None:
@@ -42,25 +42,53 @@ def make_exact(trainer: Trainer) -> Exact | None:
     return Exact(als, trainer.loss, recipe.huber_delta)
 
 
-def solve_warm_start(trainer: Trainer, solver: Exact, fixed: Fixed) -> None:
-    """Solve Θ_L with the other half fixed, for every ridge of the recipe; ends at the best.
+def solve_warm_start(trainer: Trainer, solver: Exact, fixed: Fixed) -> float:
+    """Solve Θ_L with the other half fixed, for every ridge of the recipe; ends at the best and returns its figure.
 
     A small ridge can lead a random start astray where a larger one does not, so the smaller ones are also
     tried from the best solution, for as long as that helps.
     """
-    g = trainer.model.multilinear
-    assert g is not None  # there is an exact solver for it
-    start = _state(g)
+    start = solver.als.save()
     ridges = sorted(trainer.recipe.ridges) if len(trainer.valid) else [_middle(trainer.recipe.ridges)]
-    best = min((_try(trainer, solver, fixed, start, ridge, rise=True) for ridge in ridges), key=lambda one: one.figure)
+    sweeps = trainer.recipe.sweeps
+    found = [_try(trainer, solver, fixed, start, ridge, sweeps, rise=True) for ridge in ridges]
+    best = min(found, key=lambda one: one.figure)
     for ridge in reversed([ridge for ridge in ridges if ridge < best.ridge]):
-        again = _try(trainer, solver, fixed, best.state, ridge, rise=False)
+        again = _try(trainer, solver, fixed, best.saved, ridge, sweeps, rise=False)
         if not again.figure < best.figure:
             break
         best = again
-    g.load_state_dict(best.state)
-    solver.als.ridge = trainer.ridge = best.ridge
-    solver.als.refresh()
+    return _take(trainer, solver, best)
+
+
+def solve_again(trainer: Trainer, solver: Exact, fixed: Fixed) -> float:
+    """Solve Θ_L once more from where it is, for every ridge of the recipe: the other half is another one now."""
+    if not len(trainer.valid):
+        return math.inf
+    start = solver.als.save()
+    found = [_try(trainer, solver, fixed, start, ridge, AGAIN, rise=False) for ridge in trainer.recipe.ridges]
+    return _take(trainer, solver, min(found, key=lambda one: one.figure))
+
+
+def solve_turn(trainer: Trainer, solver: Exact, fixed: Fixed, round_: int) -> float:
+    """One sweep with the other half fixed; with ``follow``, at the best of the last ridge and its neighbours.
+
+    The ridge that is right for Θ_L alone is too small once Θ_N explains a part of the same entries, or too large
+    once it explains what looked like noise.
+    """
+    g, follow, last = solver.als.g, trainer.recipe.follow, solver.als.ridge
+    asked: tuple[float, ...] = (last,)
+    if follow and len(trainer.valid):
+        asked += (min(last * follow, max(trainer.recipe.ridges)), last / follow)
+    start = solver.als.save() if len(asked) > 1 else None
+    tried: list[Tried] = []
+    for ridge in asked:
+        if tried and start is not None:
+            solver.als.restore(start)
+        solver.als.ridge = ridge
+        figure = trainer.epoch(g, fixed, solver, "alternate: linear", round_)
+        tried.append(Tried(figure, ridge, solver.als.save()))
+    return _take(trainer, solver, min(tried, key=lambda one: one.figure))
 
 
 class Tried(NamedTuple):
@@ -68,23 +96,25 @@ class Tried(NamedTuple):
 
     figure: float
     ridge: float
-    state: dict[str, Tensor]
+    saved: Saved
 
 
-def _try(trainer: Trainer, solver: Exact, fixed: Fixed, start: dict[str, Tensor], ridge: float, *, rise: bool) -> Tried:
-    g = trainer.model.multilinear
-    assert g is not None
-    g.load_state_dict(start)
-    solver.als.refresh()
+def _try(
+    trainer: Trainer, solver: Exact, fixed: Fixed, start: Saved, ridge: float, sweeps: int, *, rise: bool
+) -> Tried:
+    solver.als.restore(start)
     figure = math.inf
-    for sweep in range(trainer.recipe.warm_epochs):
+    for sweep in range(sweeps):
         solver.als.ridge = ridge * min(1.0, 10 ** ((sweep - RISE) / 2)) if rise else ridge
-        figure = trainer.epoch(g, fixed, solver, "warm start", keep=False)
-    return Tried(figure, ridge, _state(g))
+        figure = trainer.epoch(solver.als.g, fixed, solver, "warm start", keep=False)
+    return Tried(figure, ridge, solver.als.save())
 
 
-def _state(g: Multilinear) -> dict[str, Tensor]:
-    return {name: value.detach().clone() for name, value in g.state_dict().items()}
+def _take(trainer: Trainer, solver: Exact, best: Tried) -> float:
+    solver.als.restore(best.saved)
+    solver.als.ridge = trainer.ridge = best.ridge
+    trainer.collapsed = solver.als.collapsed()
+    return best.figure
 
 
 def _middle(ridges: tuple[float, ...]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -14,7 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from jointensor.baselines.device import fit_bias_on_device
 from jointensor.baselines.tables import Tables, fit_bias
+from jointensor.data.sparse import SparseTensor
 from jointensor.data.split import Split
 from jointensor.errors import ConfigError, DataError
 from jointensor.kernels import pick_engine
@@ -55,6 +57,10 @@ class Attempt:
     history: list[Epoch]
     ridge: float | None = None
     """λ of the exact solver; ``None`` where Θ_L was descended."""
+    first: str | None = None
+    """Which half was estimated first."""
+    collapsed: tuple[str, ...] = ()
+    """Blocks of g that ended at zero."""
 
     @property
     def failed(self) -> bool:
@@ -66,6 +72,9 @@ class Attempt:
         return {
             "outcome": self.outcome,
             "failed": self.failed,
+            "first": self.first,
+            "ridge": self.ridge,
+            "collapsed": list(self.collapsed),
             "valid_rfe": self.rfe if math.isfinite(self.rfe) else None,
             "nonlinear_dead": self.nonlinear_dead,
             "epochs": len(self.history),
@@ -96,8 +105,17 @@ class Fit:
     """Which kernels were used."""
     ridge: float | None
     """λ of the exact solver; ``None`` where Θ_L was descended."""
+    first: str | None
+    """Which half was estimated first; ``None`` for a model of one half."""
+    collapsed: list[str]
+    """Blocks that ended at zero."""
     notes: list[str]
-    """What the recipe asked for and the model or the loss did not allow."""
+    """What the recipe asked for and the model or the loss did not allow, and what is worth knowing of the result."""
+
+    @property
+    def returned(self) -> str:
+        """What answers: ``joint``, or ``bias`` where that validated better and the recipe falls back."""
+        return self.predictor.returned
 
     @property
     def restarts(self) -> int:
@@ -114,10 +132,10 @@ class Fit:
         return self.predictor.predict(indices)
 
 
-def fit(
+def fit(  # noqa: PLR0913 - everything that decides a fit
     model: JointModel,
     split: Split,
-    recipe: str | Recipe = "paper",
+    recipe: str | Recipe = "default",
     *,
     seed: int = 0,
     device: str = "auto",
@@ -125,6 +143,7 @@ def fit(
     fallback: Tables | None = None,
     on_epoch: OnEpoch | None = None,
     engine: str = "auto",
+    on_note: Callable[[str], None] | None = None,
 ) -> Fit:
     """Train a model on a split.
 
@@ -148,14 +167,19 @@ def fit(
     on_epoch
         Called with every row of the history.
     engine
-        Which kernels solve the rows of Θ_L: ``auto``, ``reference`` or ``numba``.
+        Which kernels do the work: ``auto``, ``reference``, ``numba`` (CPU) or ``triton`` (NVIDIA GPU).
+    on_note
+        Called with what is worth a line while it happens.
     """
     recipe = make_recipe(recipe)
     begin = time.monotonic()
     check_fit(model, split, recipe)
     place = pick_device(device)
     kernels = pick_engine(engine, place.type)
+    if kernels.first_use and recipe.linear_solver == "als" and on_note is not None:
+        on_note(kernels.first_use)
     model.to(place)
+    kernels.equip(model, short=recipe.precision == "short")
     train_entries, valid_entries = (Entries.of(part, place) for part in (split.train, split.valid))
     if recipe.linear_solver == "als":
         train_entries = train_entries.by_last_mode()
@@ -185,9 +209,18 @@ def fit(
             break
     assert best is not None  # the loop runs at least once
     model.load_state_dict(best.state)
+    if fallback is None and place.type == "cuda":
+        parts = [(part.indices, part.values) for part in (train_entries, valid_entries)]
+        fallback = fit_bias_on_device(parts[0], parts[1], model.shape)
     fallback = fit_bias(split.train, split.valid) if fallback is None else fallback
+    notes = trainer.notes + [
+        f"block '{name}' ended at zero: the ridge that validated best is large" for name in best.collapsed
+    ]
+    predictor = Predictor(model.eval(), fallback)
+    if recipe.fall_back:
+        predictor = _better(predictor, split.valid, notes)
     return Fit(
-        predictor=Predictor(model, fallback),
+        predictor=predictor,
         history=history,
         outcome=best.outcome,
         attempts=attempts,
@@ -197,10 +230,27 @@ def fit(
         seed=seed,
         seconds=time.monotonic() - begin,
         recipe=recipe,
-        engine="reference" if best.ridge is None else kernels.name,
+        engine=kernels.name if kernels.name == "triton" or best.ridge is not None else "reference",
         ridge=best.ridge,
-        notes=trainer.notes,
+        first=best.first,
+        collapsed=list(best.collapsed),
+        notes=notes,
     )
+
+
+def _better(predictor: Predictor, valid: SparseTensor, notes: list[str]) -> Predictor:
+    """The joint model, or the additive biases where they validate better."""
+    if not len(valid):
+        return predictor
+    joint = measure(predictor.predict(valid.indices), valid.values).rmse
+    bias = measure(predictor.fallback.predict(valid.indices), valid.values).rmse
+    if joint <= bias:
+        return predictor
+    notes.append(
+        f"the additive-bias predictor is returned: its RMSE on the validation entries is {bias:.4g}, that of the joint "
+        f"model {joint:.4g}; --set fall_back=false returns the joint model all the same"
+    )
+    return replace(predictor, returned="bias")
 
 
 def schedule_of(result: Fit) -> Recipe:
@@ -211,9 +261,17 @@ def schedule_of(result: Fit) -> Recipe:
     rows = [row for row in result.history if row.attempt == result.attempt]
     steps = [row for row in rows if row.best] or rows  # refinement goes on from the best state of alternation
     last = max((row.epoch for row in steps), default=0)
+    # Θ_N alone was trained until it validated best; Θ_L is solved in a fixed number of sweeps
+    alone = [row for row in rows if row.phase == "warm start: nonlinear"]
+    lowest = min(alone, key=lambda row: row.train_loss if row.valid_loss is None else row.valid_loss, default=None)
+    warm = 0 if lowest is None or result.first != "nonlinear" else alone.index(lowest) + 1
     return replace(
         result.recipe,
         ridges=result.recipe.ridges if result.ridge is None else (result.ridge,),
+        first=result.first or result.recipe.first,  # type: ignore[arg-type]
+        warm_epochs=warm or result.recipe.warm_epochs,
+        follow=0.0,
+        fall_back=False,
         rounds=max((row.round for row in steps), default=0),
         refine_epochs=sum(row.phase == "refine" and row.epoch <= last for row in rows),
         tolerance=0.0,
@@ -267,7 +325,17 @@ def _attempt(trainer: Trainer) -> Attempt:
     state = trainer.state()
     rfe = measure(predicted.cpu(), entries.values.cpu()).rfe
     rfe = rfe if math.isfinite(rfe) else math.inf
-    return Attempt(trainer.attempt, outcome, rfe, dead, state, trainer.history, trainer.ridge)
+    return Attempt(
+        trainer.attempt,
+        outcome,
+        rfe,
+        dead,
+        state,
+        trainer.history,
+        trainer.ridge,
+        trainer.first,
+        tuple(trainer.collapsed),
+    )
 
 
 def _constant(predicted: Tensor, values: Tensor) -> bool:

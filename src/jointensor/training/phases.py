@@ -5,17 +5,22 @@ warm start (one half)  ─▶  alternate (f | g fixed, g | f fixed)  ─▶  ref
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import nn
 
-from jointensor.training.exact import make_exact, solve_warm_start
+from jointensor.training.exact import make_exact, solve_again, solve_turn, solve_warm_start
 from jointensor.training.rank_one import Sample, rank_one_components
-from jointensor.training.solvers import Exact, Solver
+from jointensor.training.solvers import Descent, Exact
 from jointensor.training.start import SPREAD
 from jointensor.training.state import Entries, Fixed
-from jointensor.training.trainer import Trainer
+from jointensor.training.stopping import Patience
+from jointensor.training.trainer import STEPS, Trainer
+
+CLEARLY = 0.005
+"""Share by which Θ_N alone must validate better than Θ_L alone to be estimated first."""
 
 
 class HalfModel(NamedTuple):
@@ -43,12 +48,10 @@ def train(trainer: Trainer) -> None:
 
 def solve(trainer: Trainer, exact: Exact) -> None:
     """A model that is multilinear only, by exact sweeps until validation stops changing."""
-    g = trainer.model.multilinear
-    assert g is not None  # there is an exact solver for it
     solve_warm_start(trainer, exact, Fixed())
     rule = trainer.stopping_rule()
-    for round_ in range(1, trainer.recipe.rounds + 1):
-        if rule.report(trainer.epoch(g, Fixed(), exact, "alternate: linear", round_)):
+    for round_ in range(1, trainer.recipe.rounds + trainer.recipe.refine_epochs + 1):
+        if rule.report(solve_turn(trainer, exact, Fixed(), round_)):
             trainer.converged = True
             break
 
@@ -60,17 +63,64 @@ def warm_start(trainer: Trainer, exact: Exact | None = None) -> None:
     fixed number of iterations." All that counts of the other half is the constant it starts at. The
     states are not candidates for the best one, since the other half is still random.
     """
-    recipe = trainer.recipe
-    half = _halves(trainer)[recipe.first]
-    level = trainer.levels.nonlinear if recipe.first == "linear" else trainer.levels.linear
-    if recipe.first == "linear" and exact is not None:
-        solve_warm_start(trainer, exact, Fixed(level, level))
-        return
-    if recipe.first == "linear":
+    if trainer.recipe.first == "auto":
+        trainer.first = _better_first(trainer, exact)
+    else:
+        trainer.first = trainer.recipe.first
+        _estimate(trainer, exact, trainer.first)
+
+
+def _better_first(trainer: Trainer, exact: Exact | None) -> str:
+    """Estimate each half alone and keep the one that validates better; Θ_L, unless Θ_N is clearly better."""
+    start = trainer.state()
+    linear = _estimate(trainer, exact, "linear")
+    solved = trainer.state()
+    trainer.model.load_state_dict(start)
+    better = _best_epoch(trainer) < (1 - CLEARLY) * linear
+    if better:
+        found = trainer.model.nonlinear.state_dict()  # type: ignore[union-attr]
+        solved |= {f"nonlinear.{name}": value for name, value in found.items()}
+    trainer.model.load_state_dict(solved)
+    if exact is not None:
+        exact.als.refresh()
+    return "nonlinear" if better else "linear"
+
+
+def _estimate(trainer: Trainer, exact: Exact | None, name: str) -> float:
+    """Train one half alone, the other a constant; returns the figure it ends with."""
+    half = _halves(trainer)[name]
+    level = trainer.levels.nonlinear if name == "linear" else trainer.levels.linear
+    fixed, figure = Fixed(level, level), math.inf
+    if name == "linear" and exact is not None:
+        return solve_warm_start(trainer, exact, fixed)
+    if name == "linear":
         guess_components(trainer)
     descent = trainer.descent(half)
-    for _ in range(recipe.warm_epochs):
-        trainer.epoch(half.module, Fixed(level, level), descent, "warm start", keep=False)
+    for _ in range(trainer.recipe.warm_epochs):
+        figure = trainer.epoch(half.module, fixed, descent, "warm start", keep=False)
+    return figure
+
+
+def _best_epoch(trainer: Trainer) -> float:
+    """Train Θ_N alone for as long as that lowers the validation error; ends at its lowest.
+
+    Θ_L is set to the constant it stands for, so that what is found is a model like any other and may be kept.
+    """
+    model, level = trainer.model, trainer.levels.linear
+    assert model.multilinear is not None  # there are two halves
+    constant = model.multilinear.become(level)
+    half, rule, figure = _halves(trainer)["nonlinear"], Patience(2), math.inf
+    descent = trainer.descent(half)
+    best, state = math.inf, trainer.state()
+    times = max(1, STEPS * trainer.batch_size // len(trainer.train))  # epochs of few steps count for less
+    for _ in range(times * trainer.recipe.warm_epochs):
+        figure = trainer.epoch(half.module, Fixed(level, level), descent, "warm start: nonlinear", keep=constant)
+        if figure < best:
+            best, state = figure, trainer.state()
+        if rule.report(figure):
+            break
+    model.load_state_dict(state)
+    return best
 
 
 def guess_components(trainer: Trainer) -> None:
@@ -104,16 +154,22 @@ def alternate(trainer: Trainer, exact: Exact | None = None) -> None:
     is a constant during a turn and is evaluated once.
     """
     recipe, halves = trainer.recipe, _halves(trainer)
-    turns = ("nonlinear", "linear") if recipe.first == "linear" else ("linear", "nonlinear")
-    solvers: dict[str, Solver] = {name: trainer.descent(halves[name]) for name in turns}
-    if exact is not None:
-        solvers["linear"] = exact
+    turns = ("nonlinear", "linear") if trainer.first == "linear" else ("linear", "nonlinear")
+    descents = {name: trainer.descent(halves[name]) for name in turns if name == "nonlinear" or exact is None}
     rule = trainer.stopping_rule()
     for round_ in range(1, recipe.rounds + 1):
         for name, other in (turns, turns[::-1]):
             fixed = trainer.fix(halves[other].module)
+            if name == "linear" and exact is not None:
+                if round_ == 1 and trainer.first == "nonlinear":  # Θ_L is estimated next to Θ_N for the first time
+                    again = solve_again if recipe.first == "auto" else solve_warm_start
+                    again(trainer, exact, fixed)
+                for _ in range(recipe.epochs_per_turn):
+                    figure = solve_turn(trainer, exact, fixed, round_)
+                continue
             for _ in range(recipe.epochs_per_turn):
-                figure = trainer.epoch(halves[name].module, fixed, solvers[name], f"alternate: {name}", round_)
+                figure = trainer.epoch(halves[name].module, fixed, descents[name], f"alternate: {name}", round_)
+            descents[name].settle()
         if rule.report(figure):
             trainer.converged = True
             break
@@ -121,16 +177,38 @@ def alternate(trainer: Trainer, exact: Exact | None = None) -> None:
 
 def refine(trainer: Trainer) -> None:
     """Train all parameters together until validation stops changing: eq. (6) by Adam or SGD."""
-    if trainer.best_state is not None:
-        trainer.model.load_state_dict(trainer.best_state)
-    lr = trainer.recipe.lr_refine
-    descent = trainer.descent(*((half.module, lr or half.lr) for half in _halves(trainer).values()))
-    rule = trainer.stopping_rule()
-    trainer.converged = trainer.converged and not trainer.recipe.refine_epochs  # what counts is the last phase
-    for _ in range(trainer.recipe.refine_epochs):
+    recipe, rule = trainer.recipe, trainer.stopping_rule()
+    trainer.converged = trainer.converged and not recipe.refine_epochs  # what counts is the last phase
+    if recipe.cycle:
+        _refine_in_cycles(trainer)
+        return
+    descent = _joint_descent(trainer)
+    for _ in range(recipe.refine_epochs):
         if rule.report(trainer.epoch(trainer.model.score, Fixed(), descent, "refine")):
             trainer.converged = True
             break
+
+
+def _refine_in_cycles(trainer: Trainer) -> None:
+    """Let the learning rate fall to zero within some epochs; again in twice as many, while that gains much."""
+    recipe, left, length = trainer.recipe, trainer.recipe.refine_epochs, trainer.recipe.cycle
+    while left > 0:
+        before, descent = trainer.best_figure, _joint_descent(trainer)
+        descent.average, descent.falls_within = None, length  # a rate that falls to zero averages by itself
+        for _ in range(min(length, left)):
+            trainer.epoch(trainer.model.score, Fixed(), descent, "refine")
+        left, length = left - length, 2 * length
+        if len(trainer.valid) and not trainer.best_figure < (1 - recipe.cycle_gain) * before:
+            trainer.converged = True
+            break
+
+
+def _joint_descent(trainer: Trainer) -> Descent:
+    """Both halves from the best state so far."""
+    if trainer.best_state is not None:
+        trainer.model.load_state_dict(trainer.best_state)
+    lr = trainer.recipe.lr_refine
+    return trainer.descent(*(half._replace(lr=lr or half.lr) for half in _halves(trainer).values()))
 
 
 def _halves(trainer: Trainer) -> dict[str, HalfModel]:

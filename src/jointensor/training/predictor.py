@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -25,6 +26,8 @@ class Predictor:
 
     model: JointModel
     fallback: Tables
+    returned: Literal["joint", "bias"] = "joint"
+    """Which of the two answers for labels that were seen."""
 
     def unseen(self, indices: NDArray[np.integer]) -> NDArray[np.bool_]:
         """Which entries have a label that no training entry had (or that is unknown: -1)."""
@@ -38,7 +41,7 @@ class Predictor:
         device = next(self.model.parameters()).device
         for start in range(0, len(indices), CHUNK):
             chunk = indices[start : start + CHUNK]
-            cold = self.unseen(chunk)
+            cold = self.unseen(chunk) if self.returned == "joint" else np.ones(len(chunk), dtype=np.bool_)
             part = answer[start : start + CHUNK]
             part[cold] = self.fallback.predict(chunk[cold])
             warm = torch.as_tensor(np.ascontiguousarray(chunk[~cold]), device=device)

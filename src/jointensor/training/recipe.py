@@ -18,12 +18,18 @@ from jointensor.training.losses import make_loss
 class Recipe:
     """How a model is trained; the defaults are the ``paper`` recipe."""
 
+    blocks: str = "cp"
+    """Blocks of g where they are not spelled out; ``cp`` gets the rank R. The paper: CP alone."""
     training: Literal["alternating", "naive"] = "alternating"
     """``alternating``: warm start, Algorithm 1, refinement. ``naive``: all parameters at once."""
     linear_solver: Literal["adam", "als"] = "adam"
     """How Θ_L is trained while Θ_N is fixed: ``adam``, by the optimiser (the paper), or ``als``, solved exactly."""
     ridges: tuple[float, ...] = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
     """``als``: shrinkage λ of the components, a share of each row's entries. The one that validates best is taken."""
+    sweeps: int = 10
+    """``als``: sweeps of the warm start with every ridge."""
+    follow: float = 0.0
+    """``als``: each turn of Θ_L also tries λ times and divided by this, and keeps what validates best; 0 keeps λ."""
     pull: float = 5.0
     """``als``: shrinkage κ of the biases, in entries."""
     optimizer: Literal["adam", "sgd"] = "adam"
@@ -34,17 +40,25 @@ class Recipe:
     """μ_N, learning rate of Θ_N (the paper: 0.005)."""
     lr_refine: float = 0.0
     """Learning rate of the joint refinement; 0 takes those of the halves (the paper)."""
+    decay: float = 0.0
+    """Weight decay of all that is descended: every step shrinks it by this share of the learning rate (AdamW)."""
+    average: float = 0.0
+    """Refinement keeps the running mean of the parameters over so many epochs; 0 keeps them as they are."""
+    precision: Literal["float32", "short"] = "float32"
+    """Products inside the network while it is trained: ``short`` rounds them to TF32 or bfloat16 where the machine is
+    faster so. Everything else, and every prediction, is in 32 bits."""
     loss: Literal["squared", "absolute", "huber", "kl"] = "squared"
     """The paper's example is squared; it names the others as possible."""
     huber_delta: float = 1.0
     """Where the Huber loss turns from quadratic to linear."""
     batch_size: int = 4096
-    """Entries per step. Open."""
+    """Entries per step; 0 takes about 256 steps per epoch, of 1,024 to 131,072 entries. Open."""
     start: Literal["data", "raw"] = "data"
     """``data``: initial scales from the values, the network's output at their mean, CP components of a warm
     start from rank-one guesses. ``raw``: standard normal factors and the layers' own defaults. Open."""
-    first: Literal["linear", "nonlinear"] = "linear"
-    """Which half is estimated first. The paper recommends ``linear``; the other order is the ablation."""
+    first: Literal["linear", "nonlinear", "auto"] = "linear"
+    """Which half is estimated first. The paper recommends ``linear``; the other order is the ablation. ``auto``:
+    the one that alone predicts the validation entries better."""
     warm_epochs: int = 10
     """Epochs of the warm start ("a fixed number of iterations"). Open."""
     rounds: int = 20
@@ -53,13 +67,22 @@ class Recipe:
     """Epochs of one half before the other's turn. Eq. (8)–(9) write one step. Open."""
     refine_epochs: int = 100
     """Most epochs of joint refinement. Open."""
+    cycle: int = 0
+    """Refine in cycles: the learning rate falls to zero within so many epochs, then again within twice as many, and so
+    on; 0 refines at a constant rate."""
+    cycle_gain: float = 0.04
+    """Share by which a cycle must lower the validation error for a longer one to follow."""
     tolerance: float = 1e-4
     """Stop a phase when adjacent validation errors differ by less than this share (the paper: 1e-4); 0 never."""
     patience: int = 10
     """Also stop a phase after so many epochs without a new best, since the rule above never stops a
     model that keeps getting worse; 0 never. Open."""
+    min_gain: float = 0.0
+    """Share by which an epoch must lower the best for patience to count it as better. Open."""
     restarts: int = 10
     """Most new starts after a failure: validation RFE ≥ 1 (the paper), a dead or a diverged fit."""
+    fall_back: bool = False
+    """Whether the additive-bias predictor is returned where it validates better than the model."""
     probation: int = 30
     """Give a start up when its validation RFE has not been below 1 after so many epochs, the warm start not counted,
     and new starts are left; 0 never. Open."""
@@ -67,14 +90,17 @@ class Recipe:
     def __post_init__(self) -> None:
         for field in fields(self):
             _check_type(field.name, getattr(self, field.name), type(field.default))
-        for name in ("batch_size", "epochs_per_turn"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"recipe: {name} is {getattr(self, name)}, it must be at least 1")
+        if self.epochs_per_turn < 1:
+            raise ConfigError(f"recipe: epochs_per_turn is {self.epochs_per_turn}, it must be at least 1")
+        if self.follow and self.follow <= 1:
+            raise ConfigError(f"recipe: follow is {self.follow}, it must be more than 1, or 0")
         for name in ("lr_linear", "lr_nonlinear", "huber_delta"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"recipe: {name} is {getattr(self, name)}, it must be positive")
         for name in (
+            "batch_size",
             "warm_epochs",
+            "sweeps",
             "pull",
             "rounds",
             "refine_epochs",
@@ -83,6 +109,12 @@ class Recipe:
             "restarts",
             "probation",
             "lr_refine",
+            "decay",
+            "average",
+            "follow",
+            "min_gain",
+            "cycle",
+            "cycle_gain",
         ):
             if getattr(self, name) < 0:
                 raise ConfigError(f"recipe: {name} is {getattr(self, name)}, it must not be negative")
@@ -94,6 +126,15 @@ class Recipe:
         make_loss(self.loss)
         _check_ridges(self.ridges)
 
+    def linear(self, rank: int) -> str:
+        """The multilinear half that R stands for; none at all for R = 0.
+
+        >>> Recipe(blocks="mean+bias+cp").linear(4)
+        'mean+bias+cp:4'
+        """
+        names = self.blocks.split("+") if rank else []
+        return "+".join(f"cp:{rank}" if name == "cp" else name for name in names)
+
 
 def _check_ridges(ridges: tuple[Any, ...]) -> None:
     if not ridges or not all(isinstance(x, int | float) and math.isfinite(x) and x > 0 for x in ridges):
@@ -102,22 +143,54 @@ def _check_ridges(ridges: tuple[Any, ...]) -> None:
 
 def _check_type(name: str, value: Any, kind: type) -> None:
     """Refuse a value that is not of its field's kind; a whole number will do for a fraction."""
-    fits = isinstance(value, (int, float) if kind is float else kind) and not isinstance(value, bool)
+    fits = isinstance(value, (int, float) if kind is float else kind) and isinstance(value, bool) == (kind is bool)
     if not fits or (kind is float and not math.isfinite(value)):
-        words = {int: "a whole number", float: "a number", str: "a word", tuple: "several numbers, as in (0.1, 0.3)"}
+        words = {
+            bool: "true or false",
+            int: "a whole number",
+            float: "a number",
+            str: "a word",
+            tuple: "several numbers, as in (0.1, 0.3)",
+        }
         raise ConfigError(f"recipe: {name} is {value!r}, it must be {words[kind]}")
 
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "training": ("alternating", "naive"),
+    "blocks": ("cp", "mean+cp", "bias+cp", "mean+bias+cp"),
     "linear_solver": ("adam", "als"),
     "optimizer": ("adam", "sgd"),
+    "precision": ("float32", "short"),
     "start": ("data", "raw"),
-    "first": ("linear", "nonlinear"),
+    "first": ("linear", "nonlinear", "auto"),
 }
 
-RECIPES = {"paper": Recipe()}
-"""Recipes by name."""
+RECIPES = {
+    "default": Recipe(
+        blocks="mean+bias+cp",
+        linear_solver="als",
+        ridges=(0.001, 0.01, 0.1, 0.3),
+        sweeps=8,
+        follow=3.0,
+        lr_nonlinear=0.01,
+        lr_refine=0.01,
+        decay=0.1,
+        average=1.0,
+        precision="short",
+        batch_size=0,
+        first="auto",
+        warm_epochs=2,
+        rounds=1,
+        refine_epochs=120,
+        cycle=8,
+        tolerance=0.0,
+        patience=5,
+        min_gain=5e-4,
+        fall_back=True,
+    ),
+    "paper": Recipe(),
+}
+"""Recipes by name: ``default``, one setting for all tensors, and ``paper``, as the paper trains."""
 
 
 def make_recipe(recipe: str | Recipe, **changes: Any) -> Recipe:

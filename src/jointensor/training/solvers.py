@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -14,36 +15,130 @@ from jointensor.training.losses import Loss
 from jointensor.training.state import Entries, Fixed, Half
 
 
+class Optimizer(Protocol):
+    """What a descent needs of an optimiser of torch's, or of one of ours."""
+
+    param_groups: list[dict[str, Any]]
+
+    def step(self) -> object:
+        """Change the parameters by their gradients."""
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+
+
 class Solver(Protocol):
     """Trains a half for one pass over the entries."""
 
+    average: Average | None
+    """Running mean of what is trained, which is what is validated and kept; ``None`` without one."""
+
     def epoch(self, half: Half, fixed: Fixed, train: Entries) -> float:
         """One pass; returns the mean loss of the training entries."""
+
+
+PIECES = 16
+"""How often in an epoch the running mean of the parameters is taken."""
+
+
+class Average:
+    """Running mean of parameters: what many noisy steps agree on.
+
+    Parameters
+    ----------
+    parameters
+        What is trained.
+    epochs
+        Over about how many epochs the mean runs; at the start, over all there were.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], epochs: float) -> None:
+        self.parameters = list(parameters)
+        self.means = [parameter.detach().clone() for parameter in parameters]
+        self.most, self.count = max(PIECES * epochs, 1.0), 0
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Take the parameters as they are into the mean."""
+        self.count += 1
+        for mean, parameter in zip(self.means, self.parameters, strict=True):
+            mean.lerp_(parameter, 1 / min(self.count, self.most))
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Go on from the means, and take new ones from there."""
+        for mean, parameter in zip(self.means, self.parameters, strict=True):
+            parameter.copy_(mean)
+        self.count = 0
+
+    @torch.no_grad()
+    def swap(self) -> None:
+        """Exchange the parameters and their means."""
+        for mean, parameter in zip(self.means, self.parameters, strict=True):
+            kept = parameter.clone()
+            parameter.copy_(mean)
+            mean.copy_(kept)
 
 
 @dataclass
 class Descent:
     """Shuffled minibatches of entries that are on the device already."""
 
-    optimizer: torch.optim.Optimizer
+    optimizer: Optimizer
     loss: Loss
     batch_size: int
+    average: Average | None = None
+    falls_within: int = 0
+    """Epochs within which the learning rate falls to zero, in a straight line; 0: it does not fall."""
+    epochs: int = 0
+    """Epochs so far."""
 
     def epoch(self, half: Half, fixed: Fixed, train: Entries) -> float:
         """One shuffled pass; the mean loss of the batches as they came."""
-        link, device = LINKS[self.loss.link], train.values.device
+        device, starts = train.values.device, range(0, len(train), self.batch_size)
         order = torch.randperm(len(train), device=device)
         total = torch.zeros((), device=device)
-        for start in range(0, len(train), self.batch_size):
-            batch = order[start : start + self.batch_size]
-            rest = fixed.train[batch] if isinstance(fixed.train, Tensor) else fixed.train
-            predicted = link(half(train.indices[batch]) + rest)
-            loss = self.loss.elementwise(predicted, train.values[batch]).mean()
-            total += loss.detach() * len(batch)
-            self.optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            self.optimizer.step()
+        for first, last in self.pieces(len(starts)):
+            for start in starts[first:last]:
+                total += self._step(half, fixed, train, order[start : start + self.batch_size])
         return float(total) / len(train)
+
+    def pieces(self, steps: int) -> Iterator[tuple[int, int]]:
+        """The steps of an epoch in a few pieces; after each the running mean is taken, before it the rate is set."""
+        for piece in range(PIECES):
+            first, last = piece * steps // PIECES, (piece + 1) * steps // PIECES
+            if first == last:
+                continue
+            if self.falls_within:
+                set_rate(self.optimizer, 1 - (self.epochs + piece / PIECES) / self.falls_within)
+            yield first, last
+            if self.average:
+                self.average.update()
+        self.epochs += 1
+
+    def _step(self, half: Half, fixed: Fixed, train: Entries, batch: Tensor) -> Tensor:
+        rest = fixed.train.index_select(0, batch) if isinstance(fixed.train, Tensor) else fixed.train
+        predicted = LINKS[self.loss.link](half(train.indices.index_select(0, batch)) + rest)
+        loss = self.loss.elementwise(predicted, train.values.index_select(0, batch)).mean()
+        self.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        return loss.detach() * len(batch)
+
+    def settle(self) -> None:
+        """End a turn: go on from the running mean, where there is one."""
+        if self.average:
+            self.average.settle()
+
+
+def set_rate(optimizer: Optimizer, share: float) -> None:
+    """Set every learning rate to a share of the one it started with; in place where it lives on a device."""
+    for group in optimizer.param_groups:
+        start = group.setdefault("initial_lr", float(group["lr"]))
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(start * share)
+        else:
+            group["lr"] = start * share
 
 
 @dataclass
@@ -53,6 +148,7 @@ class Exact:
     als: Als
     loss: Loss
     huber_delta: float
+    average: Average | None = None
 
     def epoch(self, half: Half, fixed: Fixed, train: Entries) -> float:
         """One sweep; the mean loss after it. ``half`` is the g that the sweeps are for."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -73,14 +74,14 @@ def _start_linear(half: Multilinear, level: float, spread: float | None) -> None
             nn.init.constant_(parameter, level if name == "mean" else 0.0)
     left = 0.0 if "mean" in half.blocks else level
     if half.cp is not None:
-        _start_tables(list(half.cp.tables), half.cp.width, left, spread)
+        _start_tables(half.cp.tables, half.cp.width, left, spread)
         left = 0.0  # one block carries the level
     if half.tucker is not None:
         _start_tables(list(half.tucker.tables), min(half.tucker.ranks), left, spread)
         _start_core(half.tucker, raw=spread is None)
 
 
-def _start_tables(tables: list[nn.Parameter], rank: int, level: float, spread: float | None) -> None:
+def _start_tables(tables: Sequence[Tensor], rank: int, level: float, spread: float | None) -> None:
     """Factors whose CP of the given rank lies around ``level``; standard normal ones without a spread."""
     scales = (0.0, 1.0) if spread is None else product_scales(abs(level), spread, rank, len(tables))
     with torch.no_grad():

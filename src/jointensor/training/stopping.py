@@ -36,12 +36,14 @@ class Patience:
     """
 
     epochs: int
+    min_gain: float = 0.0
+    """Share of the best by which a figure must be lower to count as better."""
     best: float = math.inf
     waited: int = 0
 
     def report(self, figure: float) -> bool:
         """Whether to stop after this figure."""
-        if figure < self.best:
+        if figure < self.best - self.min_gain * abs(self.best) or not math.isfinite(self.best):
             self.best, self.waited = figure, 0
         else:
             self.waited += 1

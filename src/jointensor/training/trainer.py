@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from jointensor.models.joint import LINKS, JointModel, evaluate_in_batches
 from jointensor.training.history import Epoch, OnEpoch
 from jointensor.training.losses import make_loss
 from jointensor.training.recipe import Recipe
-from jointensor.training.solvers import Descent, Solver
+from jointensor.training.solvers import Average, Descent, Solver
 from jointensor.training.start import Levels, initialise
 from jointensor.training.state import Entries, Fixed, Half
 from jointensor.training.stopping import Either, Patience, RelativeChange
@@ -23,6 +23,10 @@ from jointensor.training.stopping import Either, Patience, RelativeChange
 EVALUATION_BATCH = 65536
 """Entries per forward pass where no gradients are needed."""
 
+
+STEPS = 256
+LEAST_BATCH, MOST_BATCH = 1024, 131072
+"""About how many steps an epoch has where the recipe does not say how many entries a step takes, and their bounds."""
 
 CONSTANT = 1e-6
 """Predictions that spread less than this share of the values' spread are constant."""
@@ -104,6 +108,9 @@ class Trainer:
         self.engine = engine or pick_engine("reference", "cpu")
         self.notes: list[str] = []
         self.ridge: float | None = None
+        self.collapsed: list[str] = []
+        self.first: str | None = None
+        """Which half was estimated first."""
         self.model, self.train, self.valid, self.recipe = model, train, valid, recipe
         self.attempt, self.deadline, self.on_epoch = attempt, deadline, on_epoch
         self.probation = Probation(recipe.probation if attempt < recipe.restarts else 0)
@@ -119,10 +126,9 @@ class Trainer:
         """How many epochs the recipe allows in all."""
         recipe, model = self.recipe, self.model
         both = model.multilinear is not None and model.nonlinear is not None
-        alternating = both and recipe.training == "alternating"
-        return recipe.refine_epochs + (
-            recipe.warm_epochs + 2 * recipe.rounds * recipe.epochs_per_turn if alternating else 0
-        )
+        if not both or recipe.training == "naive":
+            return recipe.refine_epochs + (recipe.rounds if recipe.linear_solver == "als" else 0)
+        return recipe.refine_epochs + recipe.warm_epochs + 2 * recipe.rounds * recipe.epochs_per_turn
 
     def state(self) -> dict[str, Tensor]:
         """A copy of all parameters as they are now."""
@@ -137,9 +143,31 @@ class Trainer:
 
     def descent(self, *groups: tuple[nn.Module, float]) -> Descent:
         """The recipe's optimiser over modules, each with its learning rate."""
-        settings = [{"params": list(module.parameters()), "lr": lr} for module, lr in groups]
-        optimizer = torch.optim.Adam(settings) if self.recipe.optimizer == "adam" else torch.optim.SGD(settings)
-        return Descent(optimizer, self.loss, self.recipe.batch_size)
+        recipe = self.recipe
+        settings: list[dict[str, Any]] = [{"params": list(module.parameters()), "lr": lr} for module, lr in groups]
+        every = [parameter for group in settings for parameter in group["params"]]
+        average = Average(every, recipe.average) if recipe.average else None
+        if recipe.optimizer == "sgd":
+            return Descent(torch.optim.SGD(settings, weight_decay=recipe.decay), self.loss, self.batch_size, average)
+        if self.engine.name == "triton":
+            from jointensor.training.graphs import DeviceAdam, GraphDescent  # noqa: PLC0415 - needs Triton
+
+            return GraphDescent(DeviceAdam(settings, recipe.decay), self.loss, self.batch_size, average)
+        adam = torch.optim.AdamW(settings, weight_decay=recipe.decay, fused=True)
+        return Descent(adam, self.loss, self.batch_size, average)
+
+    @property
+    def at_once(self) -> int:
+        """Entries per forward pass where no gradients are needed."""
+        return EVALUATION_BATCH if self.train.values.device.type == "cpu" else 8 * EVALUATION_BATCH
+
+    @property
+    def batch_size(self) -> int:
+        """Entries per step."""
+        if self.recipe.batch_size:
+            return self.recipe.batch_size
+        wanted = 2 ** round(math.log2(max(len(self.train), 1) / STEPS))
+        return int(min(max(wanted, LEAST_BATCH), MOST_BATCH))
 
     def stopping_rule(self) -> Either:
         """A fresh rule for one phase."""
@@ -148,12 +176,12 @@ class Trainer:
         if recipe.tolerance:
             rules.append(RelativeChange(recipe.tolerance))
         if recipe.patience:
-            rules.append(Patience(recipe.patience))
+            rules.append(Patience(recipe.patience, recipe.min_gain))
         return Either(tuple(rules))
 
     def fix(self, half: Half) -> Fixed:
         """Evaluate a half that stays as it is during a turn."""
-        return Fixed(*(evaluate_in_batches(half, e.indices, EVALUATION_BATCH) for e in (self.train, self.valid)))
+        return Fixed(*(evaluate_in_batches(half, e.indices, self.at_once) for e in (self.train, self.valid)))
 
     def epoch(
         self,
@@ -172,6 +200,8 @@ class Trainer:
         self.model.train()  # dropout and the like are on in here only
         train_figure = self.loss.figure(solver.epoch(half, fixed, self.train))
         self.model.eval()
+        if solver.average:
+            solver.average.swap()
         checked = self._validate(half, fixed) if len(self.valid) else None
         valid_figure = None if checked is None else self.loss.figure(checked.loss)
         figure = train_figure if valid_figure is None else valid_figure
@@ -182,6 +212,8 @@ class Trainer:
         if best:
             self.best_figure = figure
             self.best_state = self.state()
+        if solver.average:
+            solver.average.swap()
         seconds = time.perf_counter() - begin
         row = Epoch(
             self.attempt, phase, round_, len(self.history) + 1, train_figure, valid_figure, seconds, best, self.most
@@ -194,7 +226,7 @@ class Trainer:
         return figure
 
     def _validate(self, half: Half, fixed: Fixed) -> Checked:
-        score = evaluate_in_batches(half, self.valid.indices, EVALUATION_BATCH) + fixed.valid
+        score = evaluate_in_batches(half, self.valid.indices, self.at_once) + fixed.valid
         predicted, values = LINKS[self.model.link](score), self.valid.values
         loss = self.loss.elementwise(predicted, values).mean()
         error = (predicted - values).norm() / values.norm().clamp_min(1e-30)

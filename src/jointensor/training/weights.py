@@ -25,8 +25,9 @@ def save_predictor(predictor: Predictor, path: Path) -> None:
         tensors[f"fallback.{n}.keys"] = torch.as_tensor(table.keys)
         tensors[f"fallback.{n}.effects"] = torch.as_tensor(table.effects)
     tensors["fallback.mean"] = torch.tensor(fallback.mean, dtype=torch.float64)
+    metadata = {"model": json.dumps(predictor.model.config()), "returned": predictor.returned}
     try:
-        save_file(tensors, path, metadata={"model": json.dumps(predictor.model.config())})
+        save_file(tensors, path, metadata=metadata)
     except SafetensorError as error:  # a full disk, by another name
         raise OSError(str(error)) from None
 
@@ -43,12 +44,15 @@ def load_predictor(path: Path, nonlinear: type[nn.Module] | nn.Module | None = N
     """
     try:
         with safe_open(path, framework="pt") as file:
-            config = json.loads((file.metadata() or {})["model"])
+            metadata = file.metadata() or {}
+            config, returned = json.loads(metadata["model"]), metadata.get("returned", "joint")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
         model = JointModel.from_config(config, nonlinear)
         weights = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
         model.load_state_dict(weights)
-        return Predictor(model.eval(), _fallback(tensors, model.shape))
+        if returned not in ("joint", "bias"):
+            raise RunError(f"'{returned}' is not a model of this version")
+        return Predictor(model.eval(), _fallback(tensors, model.shape), returned)
     except JointensorError as error:
         raise RunError(f"{path} cannot be used: {error}") from error
     except (SafetensorError, OSError, KeyError, ValueError, TypeError, RuntimeError) as error:

@@ -8,12 +8,14 @@ f = σ(wᵀ b + ε)                                    output layer
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from jointensor.errors import ConfigError
+from jointensor.models.factors import multiply_modes
 from jointensor.models.nonlinear.activations import make_activation
 from jointensor.models.nonlinear.base import Nonlinear, check_size, nonlinear_parts
 from jointensor.registry import nearest
@@ -68,6 +70,8 @@ class Julia(Nonlinear):
             nn.Linear(hidden, width),
             make_activation(mixed),
         )
+        self.fuses = "two_layers" if activation == "relu" else None
+        self.fused: Callable[..., Tensor] | None = None
         self.gate = nn.Parameter(torch.empty(width))
         self.squash = gate == "sigmoid"
         self.head = nn.Linear(width, 1)
@@ -80,8 +84,15 @@ class Julia(Nonlinear):
 
     def forward(self, rows: Tensor) -> Tensor:
         """``(batch, modes, width)`` → ``(batch,)``."""
-        product = self.activation(rows.prod(dim=1))  # b̃, (batch, width)
-        mixed = self.mlp(rows.flatten(start_dim=1))  # b̆, (batch, width)
+        product = self.activation(multiply_modes(rows))  # b̃, (batch, width)
+        mixed = self._mix(rows.flatten(start_dim=1))  # b̆, (batch, width)
         gate = torch.sigmoid(self.gate) if self.squash else self.gate  # z, (width,)
         blended = gate * product + (1 - gate) * mixed  # b, (batch, width)
         return self.output(self.head(blended)).squeeze(-1)  # σ(wᵀb + ε), (batch,)
+
+    def _mix(self, row: Tensor) -> Tensor:
+        """The concatenation flow, ``(batch, modes · width)`` → ``(batch, width)``, by an engine where one is set."""
+        if self.fused is None:
+            return self.mlp(row)
+        first, _, second, last = self.mlp
+        return last(self.fused(row, first.weight, first.bias, second.weight, second.bias))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from jointensor.errors import ConfigError
+from jointensor.models.factors import multiply_modes
 from jointensor.models.nonlinear.activations import make_activation
 from jointensor.models.nonlinear.avocado import hidden_layers
 from jointensor.models.nonlinear.base import Nonlinear, nonlinear_parts
@@ -85,4 +86,4 @@ def outer(rows: Tensor) -> Tensor:
 
 def product_and_rows(rows: Tensor) -> Tensor:
     """Product over modes beside the rows, ``(batch, modes, width)`` → ``(batch, (modes + 1) · width)``."""
-    return torch.cat([rows.prod(dim=1), rows.flatten(start_dim=1)], dim=1)
+    return torch.cat([multiply_modes(rows), rows.flatten(start_dim=1)], dim=1)

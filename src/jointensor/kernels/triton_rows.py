@@ -1,0 +1,203 @@
+"""The row solves of :mod:`jointensor.kernels.rows` on an NVIDIA GPU, compiled by Triton.
+
+One program per segment, a run of at most ``SEGMENT`` sorted entries of one row: it gathers their Khatri-Rao rows,
+multiplies them into the normal equations and, where the segment is the whole row, solves them on the spot.
+Longer rows are added up in memory first and solved by a second kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import triton  # type: ignore[import-untyped, unused-ignore]
+import triton.language as tl  # type: ignore[import-untyped, unused-ignore]
+from torch import Tensor
+
+from jointensor.kernels.rows import ModeView, solve_rows
+
+SEGMENT = 1024
+"""Most entries of one program: enough programs to fill the device even where a mode has few rows."""
+
+BLOCK = 32
+"""Entries whose Khatri-Rao rows are in registers at a time."""
+
+MOST_RANK = 128
+"""Above it the normal equations of a row do not fit in registers; the reference does the work then."""
+
+
+class Segments(NamedTuple):
+    """How the sorted entries of a view are handed to programs."""
+
+    rows: Tensor
+    """Row of every segment, ``(segments,)``."""
+    begins: Tensor
+    ends: Tensor
+    slots: Tensor
+    """Where a long row is added up; -1 for a segment that is a whole row."""
+    long_rows: Tensor
+    """Row of every slot, ``(slots,)``."""
+
+
+def segments_of(view: ModeView) -> Segments:
+    """Cut every row into segments; rows without entries get one that is empty."""
+    counts = view.counts  # (I,)
+    pieces = ((counts + SEGMENT - 1) // SEGMENT).clamp_min(1)
+    rows = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), pieces)
+    first = (pieces.cumsum(0) - pieces)[rows]  # the first segment of the same row
+    begins = view.starts[rows] + (torch.arange(len(rows), device=counts.device) - first) * SEGMENT
+    ends = torch.minimum(begins + SEGMENT, view.starts[rows + 1])
+    long = pieces > 1
+    slots = torch.where(long, long.cumsum(0) - 1, -1)[rows]
+    narrow = [one.to(torch.int32) for one in (rows, begins, ends, slots, long.nonzero().squeeze(1))]
+    return Segments(*narrow)
+
+
+def solve_rows_triton(
+    view: ModeView,
+    others: Sequence[Tensor],
+    targets: Tensor,
+    weights: Tensor | None,
+    ridge: Tensor,
+    table: Tensor,
+    *,
+    evaluate: bool = True,
+) -> Tensor:
+    """As :func:`jointensor.kernels.rows.solve_rows`, for tensors on a GPU in 32 bits."""
+    size, rank = table.shape
+    if rank > MOST_RANK or size == 0:
+        return solve_rows(view, others, targets, weights, ridge, table, evaluate=evaluate)
+    cut = view.remember("segments", lambda: segments_of(view))
+    stacked, offsets = _stack(others, table)
+    padded = max(16, triton.next_power_of_2(rank))  # the least a matrix product takes
+    gram = table.new_zeros(len(cut.long_rows), padded, padded)
+    right = table.new_zeros(len(cut.long_rows), padded)
+    entries = len(targets)
+    weighed = targets if weights is None else weights
+    shape = {"MODES": len(others), "RANK": padded, "BLOCK": BLOCK, "num_warps": 1 if padded <= 32 else 4}
+    given = (view.order, view.columns, stacked, offsets, entries, rank)
+    _accumulate[(len(cut.rows),)](
+        *cut[:4], *given, targets, weighed, ridge, table, gram, right, WEIGHTED=weights is not None, **shape
+    )
+    if len(cut.long_rows):
+        _solve_long[(len(cut.long_rows),)](
+            cut.long_rows, gram, right, ridge, table, rank, RANK=padded, num_warps=shape["num_warps"]
+        )
+    if not evaluate:
+        return targets.new_empty(0)
+    values = torch.empty_like(targets)
+    _evaluate[(len(cut.rows),)](*cut[:3], *given, table, values, **shape)
+    return values
+
+
+def _stack(others: Sequence[Tensor], table: Tensor) -> tuple[Tensor, Tensor]:
+    """All other tables one below the other, and where each begins."""
+    if not others:
+        return table, torch.zeros(1, dtype=torch.int64, device=table.device)
+    starts = [0]
+    for other in others[:-1]:
+        starts.append(starts[-1] + len(other))
+    return torch.cat([other.detach() for other in others]), torch.tensor(starts, device=table.device)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _khatri_rao(  # type: ignore[no-untyped-def]
+    e, live, columns, stacked, offsets, entries, rank, MODES: tl.constexpr, RANK: tl.constexpr, BLOCK: tl.constexpr
+):
+    """h_e of some sorted entries, ``(BLOCK, RANK)``; zero outside of them and of the rank."""
+    r = tl.arange(0, RANK)
+    inside = live[:, None] & (r < rank)[None, :]
+    h = tl.where(inside, tl.full((BLOCK, RANK), 1.0, tl.float32), 0.0)
+    for m in tl.static_range(MODES):
+        column = tl.load(columns + m * entries + e, mask=live, other=0).to(tl.int64) + tl.load(offsets + m)
+        h *= tl.load(stacked + column[:, None] * rank + r[None, :], mask=inside, other=0.0)
+    return h
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _solve_spd(a, b, ridge, rank, RANK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Solve ``(a + ridge I) x = b`` by elimination, ``(RANK, RANK)`` and ``(RANK,)``; zero where there is no solution.
+
+    A symmetric positive system needs no exchange of rows. The same lift as in ``solve_spd`` of the reference.
+    """
+    r = tl.arange(0, RANK)
+    eye = r[:, None] == r[None, :]
+    lift = ridge + 1e-6 * tl.sum(tl.sum(tl.where(eye, a, 0.0), 1), 0) / rank + 1e-19
+    a += tl.where(eye, tl.where(r < rank, lift, 1.0)[:, None], 0.0)
+    least = lift
+    for k in range(rank):
+        here = r == k
+        row = tl.sum(tl.where(here[:, None], a, 0.0), 0)  # a[k, :]
+        column = tl.where(here, 0.0, tl.sum(tl.where(here[None, :], a, 0.0), 1))  # a[:, k] without the pivot
+        pivot = tl.sum(tl.where(here, row, 0.0), 0)
+        least = tl.minimum(least, pivot)
+        row = row / pivot
+        solved = tl.sum(tl.where(here, b, 0.0), 0) / pivot
+        a = tl.where(here[:, None], row[None, :], a - column[:, None] * row[None, :])
+        b = tl.where(here, solved, b - column * solved)
+    worst = tl.max(tl.where(tl.abs(b) < 3e38, 0, 1), 0)  # NaN and infinity compare false
+    return tl.where((least > 0) & (worst == 0), b, 0.0)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _accumulate(  # type: ignore[no-untyped-def]
+    rows, begins, ends, slots, order, columns, stacked, offsets, entries, rank, targets, weights, ridge, table, gram,
+    right, WEIGHTED: tl.constexpr, MODES: tl.constexpr, RANK: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Normal equations of one segment; a whole row is solved at once, a part of one is added to its slot."""
+    segment = tl.program_id(0)
+    begin, end = tl.load(begins + segment), tl.load(ends + segment)
+    r = tl.arange(0, RANK)
+    a = tl.zeros((RANK, RANK), tl.float32)
+    b = tl.zeros((RANK,), tl.float32)
+    for start in range(begin, end, BLOCK):
+        e = start + tl.arange(0, BLOCK)
+        live = e < end
+        h = _khatri_rao(e, live, columns, stacked, offsets, entries, rank, MODES, RANK, BLOCK)
+        place = tl.load(order + e, mask=live, other=0)
+        y = tl.load(targets + place, mask=live, other=0.0)
+        weighed = h
+        if WEIGHTED:
+            weighed = h * tl.load(weights + place, mask=live, other=0.0)[:, None]
+        a = tl.dot(tl.trans(weighed), h, a, input_precision="tf32x3")  # about as exact as 32 bits
+        b += tl.sum(weighed * y[:, None], 0)
+    row = tl.load(rows + segment).to(tl.int64)
+    slot = tl.load(slots + segment).to(tl.int64)
+    if slot < 0:
+        x = _solve_spd(a, b, tl.load(ridge + row), rank, RANK)
+        tl.store(table + row * rank + r, x, mask=r < rank)
+    else:
+        tl.atomic_add(gram + slot * RANK * RANK + r[:, None] * RANK + r[None, :], a)
+        tl.atomic_add(right + slot * RANK + r, b)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _solve_long(long_rows, gram, right, ridge, table, rank, RANK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Solve a row whose segments were added up in a slot."""
+    slot = tl.program_id(0).to(tl.int64)
+    r = tl.arange(0, RANK)
+    a = tl.load(gram + slot * RANK * RANK + r[:, None] * RANK + r[None, :])
+    b = tl.load(right + slot * RANK + r)
+    row = tl.load(long_rows + slot).to(tl.int64)
+    x = _solve_spd(a, b, tl.load(ridge + row), rank, RANK)
+    tl.store(table + row * rank + r, x, mask=r < rank)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _evaluate(  # type: ignore[no-untyped-def]
+    rows, begins, ends, order, columns, stacked, offsets, entries, rank, table, values,
+    MODES: tl.constexpr, RANK: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """h_eᵀ a_i of the entries of one segment."""
+    segment = tl.program_id(0)
+    begin, end = tl.load(begins + segment), tl.load(ends + segment)
+    row = tl.load(rows + segment).to(tl.int64)
+    r = tl.arange(0, RANK)
+    a = tl.load(table + row * rank + r, mask=r < rank, other=0.0)
+    for start in range(begin, end, BLOCK):
+        e = start + tl.arange(0, BLOCK)
+        live = e < end
+        h = _khatri_rao(e, live, columns, stacked, offsets, entries, rank, MODES, RANK, BLOCK)
+        place = tl.load(order + e, mask=live, other=0)
+        tl.store(values + place, tl.sum(h * a[None, :], 1), mask=live)

@@ -1,0 +1,189 @@
+"""Descent on an NVIDIA GPU without waiting for the host: a step is recorded once and replayed.
+
+Entries, shuffling, batches, losses and the optimiser stay on the device; the host hears of an epoch at its end.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from jointensor.kernels.triton_adam import adam_step
+from jointensor.models.joint import LINKS
+from jointensor.training.losses import Loss
+from jointensor.training.solvers import Descent
+from jointensor.training.state import Entries, Fixed, Half
+
+WARM = 3
+"""Steps before recording: libraries set themselves up in them. They are steps of training like all others."""
+
+UNROLL = 8
+"""Steps of one replay: a replay costs the host a few microseconds, and steps of a small batch take little more."""
+
+COMPILED = 5_000_000
+"""Entries from which on torch's compiler is worth its seconds."""
+
+TABLE = 1 << 16
+"""Parameters of more numbers than this have an Adam kernel of their own."""
+
+
+class DeviceAdam:
+    """Adam with its counts and rates on the device, so that it can be replayed.
+
+    Parameters
+    ----------
+    groups
+        ``params`` and their ``lr``, as torch's optimisers take them.
+    decay
+        Weight decay, as AdamW has it.
+    """
+
+    def __init__(self, groups: list[dict[str, Any]], decay: float = 0.0) -> None:
+        self.decay = decay
+        self.parameters: list[nn.Parameter] = [p for group in groups for p in group["params"]]
+        device = self.parameters[0].device
+        self.steps = torch.zeros((), device=device)
+        self.param_groups: list[dict[str, Any]] = []
+        """Learning rates; the parameters are in ``tables`` and ``rest``."""
+        self.tables: list[tuple[nn.Parameter, Tensor, Tensor, Tensor]] = []
+        small: list[dict[str, Any]] = []
+        for group in groups:
+            rate = torch.tensor(group["lr"], device=device)
+            self.param_groups.append({"lr": rate, "initial_lr": group["lr"]})
+            small.append({"params": [p for p in group["params"] if p.numel() <= TABLE], "lr": rate})
+            large = [p for p in group["params"] if p.numel() > TABLE]
+            self.tables += [(p, torch.zeros_like(p), torch.zeros_like(p), rate) for p in large]
+        small = [group for group in small if group["params"]]
+        self.rest = torch.optim.AdamW(small, fused=True, capturable=True, weight_decay=decay) if small else None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """One step with the gradients as they are."""
+        self.steps += 1
+        for table, first, second, rate in self.tables:
+            if table.grad is not None:
+                adam_step(table, table.grad, first, second, self.steps, rate, (0.9, 0.999), 1e-8, self.decay)
+        if self.rest is not None:
+            self.rest.step()
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+
+@dataclass
+class GraphDescent(Descent):
+    """Shuffled minibatches as :class:`~jointensor.training.solvers.Descent` takes them, replayed from a CUDA graph."""
+
+    losses_of: Callable[..., Tensor] | None = None
+    """What one step computes, compiled or not; ``None`` before the first epoch."""
+    single: torch.cuda.CUDAGraph | None = None
+    many: torch.cuda.CUDAGraph | None = None
+    taken: int = 0
+    """Steps so far that were not replayed."""
+    waits: bool = False
+    """Whether a step waits for the host, as some modules do: it cannot be recorded then."""
+    buffers: dict[str, Tensor] = field(default_factory=dict)
+
+    def epoch(self, half: Half, fixed: Fixed, train: Entries) -> float:
+        """One shuffled pass; the mean loss of the batches as they came."""
+        entries = len(train)
+        size = min(self.batch_size, entries)
+        if self.losses_of is None:
+            self.buffers = _allocate(train, size)
+            self.losses_of = torch.compile(batch_losses, dynamic=False) if entries >= COMPILED else batch_losses
+        given = self.buffers
+        given["rest"].copy_(fixed.train) if isinstance(fixed.train, Tensor) else given["rest"].fill_(fixed.train)
+        given["order"].copy_(torch.randperm(entries, device=train.values.device, dtype=torch.int32))
+        given["total"].zero_()
+        given["position"].zero_()
+        for first, last in self.pieces(entries // size):
+            self._whole_batches(half, train, last - first)
+        if entries % size:
+            self._graph_step(half, train, entries % size, batch_losses)
+        return float(given["total"]) / entries
+
+    def _whole_batches(self, half: Half, train: Entries, count: int) -> None:
+        done = 0
+        while done < count:
+            if self.waits or self.taken < WARM:
+                self._first_step(half, train)
+                done += 1
+            elif self.single is None or self.many is None:
+                self.single, self.many = self._record(half, train, 1), self._record(half, train, UNROLL)
+            elif count - done >= UNROLL:
+                self.many.replay()
+                done += UNROLL
+            else:
+                self.single.replay()
+                done += 1
+
+    def _first_step(self, half: Half, train: Entries) -> None:
+        """A step that is not replayed; the last one before recording shows whether it waits for the host."""
+        self.taken += 1
+        size, losses_of = len(self.buffers["slots"]), self.losses_of
+        if self.taken != WARM:
+            self._graph_step(half, train, size, losses_of)
+            return
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            self._graph_step(half, train, size, losses_of)
+        except RuntimeError as error:
+            if "synchroniz" not in str(error):
+                raise
+            self.waits = True
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        if self.waits:
+            self._graph_step(half, train, size, losses_of)
+
+    def _record(self, half: Half, train: Entries, steps: int) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        gc.collect()
+        gc.disable()  # a graph that is thrown away while another is recorded would spoil it
+        try:
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                for _ in range(steps):
+                    self._graph_step(half, train, len(self.buffers["slots"]), self.losses_of)
+        finally:
+            gc.enable()
+        return graph
+
+    def _graph_step(self, half: Half, train: Entries, size: int, losses_of: Callable[..., Tensor] | None) -> None:
+        assert losses_of is not None  # set by the first epoch
+        given = self.buffers
+        self.optimizer.zero_grad()
+        places = given["slots"][:size] + given["position"]
+        losses = losses_of(self.loss, half, train, given["order"], given["rest"], places)
+        share = given["share"] if size == len(given["share"]) else torch.full_like(losses, 1 / size)
+        # the mean is taken here, not in what is compiled: fused with what comes before it, it runs on a few blocks
+        losses.backward(share)  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        given["total"] += losses.detach().sum()
+        given["position"] += size
+
+
+def batch_losses(loss: Loss, half: Half, train: Entries, order: Tensor, rest: Tensor, places: Tensor) -> Tensor:
+    """Losses of the entries at some places of a shuffled order, ``(batch,)``."""
+    chosen = order.index_select(0, places)
+    score = half(train.indices.index_select(0, chosen)) + rest.index_select(0, chosen)
+    return loss.elementwise(LINKS[loss.link](score), train.values.index_select(0, chosen))
+
+
+def _allocate(train: Entries, size: int) -> dict[str, Tensor]:
+    device, entries = train.values.device, len(train)
+    return {
+        "rest": torch.empty(entries, device=device),
+        "order": torch.empty(entries, dtype=torch.int32, device=device),
+        "slots": torch.arange(size, dtype=torch.int32, device=device),
+        "total": torch.zeros((), device=device),
+        "position": torch.zeros((), dtype=torch.int32, device=device),
+        "share": torch.full((size,), 1 / size, device=device),
+    }
