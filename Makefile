@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check fmt bench identifiability clean
+.PHONY: help setup demo test test-all check fmt bench bench-gpu identifiability clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk 'BEGIN {FS = ":.*## "} {printf "  make %-16s %s\n", $$1, $$2}'
@@ -31,7 +31,7 @@ check: $(READY) ## format, lint, types, layers, spelling
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/codespell src tests docs examples README.md CHANGELOG.md CONTRIBUTING.md
+	$(BIN)/codespell src tests docs examples benchmarks README.md CHANGELOG.md CONTRIBUTING.md
 
 fmt: $(READY) ## format and fix what can be fixed
 	$(BIN)/ruff format .
@@ -40,6 +40,9 @@ fmt: $(READY) ## format and fix what can be fixed
 bench: $(READY) ## ratios against other packages and hand-written PyTorch, on two cores; half an hour
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python benchmarks/cpu.py --threads 2 --end-to-end
+
+bench-gpu: $(READY) ## seconds per pass on an NVIDIA GPU, beside hand-written PyTorch and the memory's limit
+	$(BIN)/python benchmarks/gpu.py
 
 identifiability: $(READY) ## the paper's identifiability experiment, ten seeds
 	$(BIN)/python -m jointensor.experiments.identifiability --seeds 10

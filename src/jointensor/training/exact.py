@@ -8,6 +8,7 @@ dense counts and sparse ratings; sweeps are cheap enough to ask the validation e
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from jointensor.training.als import Als, Saved
@@ -51,8 +52,7 @@ def solve_warm_start(trainer: Trainer, solver: Exact, fixed: Fixed) -> float:
     start = solver.als.save()
     ridges = sorted(trainer.recipe.ridges) if len(trainer.valid) else [_middle(trainer.recipe.ridges)]
     sweeps = trainer.recipe.sweeps
-    found = [_try(trainer, solver, fixed, start, ridge, sweeps, rise=True) for ridge in ridges]
-    best = min(found, key=lambda one: one.figure)
+    best = _best(_try(trainer, solver, fixed, start, ridge, sweeps, rise=True) for ridge in ridges)
     for ridge in reversed([ridge for ridge in ridges if ridge < best.ridge]):
         again = _try(trainer, solver, fixed, best.saved, ridge, sweeps, rise=False)
         if not again.figure < best.figure:
@@ -66,8 +66,8 @@ def solve_again(trainer: Trainer, solver: Exact, fixed: Fixed) -> float:
     if not len(trainer.valid):
         return math.inf
     start = solver.als.save()
-    found = [_try(trainer, solver, fixed, start, ridge, AGAIN, rise=False) for ridge in trainer.recipe.ridges]
-    return _take(trainer, solver, min(found, key=lambda one: one.figure))
+    ridges = trainer.recipe.ridges
+    return _take(trainer, solver, _best(_try(trainer, solver, fixed, start, one, AGAIN, rise=False) for one in ridges))
 
 
 def solve_turn(trainer: Trainer, solver: Exact, fixed: Fixed, round_: int) -> float:
@@ -76,19 +76,20 @@ def solve_turn(trainer: Trainer, solver: Exact, fixed: Fixed, round_: int) -> fl
     The ridge that is right for Θ_L alone is too small once Θ_N explains a part of the same entries, or too large
     once it explains what looked like noise.
     """
-    g, follow, last = solver.als.g, trainer.recipe.follow, solver.als.ridge
+    follow, last = trainer.recipe.follow, solver.als.ridge
     asked: tuple[float, ...] = (last,)
     if follow and len(trainer.valid):
         asked += (min(last * follow, max(trainer.recipe.ridges)), last / follow)
     start = solver.als.save() if len(asked) > 1 else None
-    tried: list[Tried] = []
-    for ridge in asked:
-        if tried and start is not None:
-            solver.als.restore(start)
-        solver.als.ridge = ridge
-        figure = trainer.epoch(g, fixed, solver, "alternate: linear", round_)
-        tried.append(Tried(figure, ridge, solver.als.save()))
-    return _take(trainer, solver, min(tried, key=lambda one: one.figure))
+    return _take(trainer, solver, _best(_sweep_at(trainer, solver, fixed, start, ridge, round_) for ridge in asked))
+
+
+def _sweep_at(trainer: Trainer, solver: Exact, fixed: Fixed, start: Saved | None, ridge: float, round_: int) -> Tried:
+    if start is not None:
+        solver.als.restore(start)
+    solver.als.ridge = ridge
+    figure = trainer.epoch(solver.als.g, fixed, solver, "alternate: linear", round_)
+    return Tried(figure, ridge, solver.als.save())
 
 
 class Tried(NamedTuple):
@@ -108,6 +109,11 @@ def _try(
         solver.als.ridge = ridge * min(1.0, 10 ** ((sweep - RISE) / 2)) if rise else ridge
         figure = trainer.epoch(solver.als.g, fixed, solver, "warm start", keep=False)
     return Tried(figure, ridge, solver.als.save())
+
+
+def _best(tried: Iterator[Tried]) -> Tried:
+    """The lowest figure; what was worse is not kept in memory."""
+    return min(tried, key=lambda one: one.figure)
 
 
 def _take(trainer: Trainer, solver: Exact, best: Tried) -> float:

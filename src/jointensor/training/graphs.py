@@ -6,7 +6,9 @@ Entries, shuffling, batches, losses and the optimiser stay on the device; the ho
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -128,18 +130,23 @@ class GraphDescent(Descent):
         """A step that is not replayed; the last one before recording shows whether it waits for the host."""
         self.taken += 1
         size, losses_of = len(self.buffers["slots"]), self.losses_of
+        if self.taken == 1 and losses_of is not batch_losses:
+            try:
+                self._graph_step(half, train, size, losses_of)
+            except torch._dynamo.exc.TorchDynamoException:  # nothing to compile with: do without
+                self.losses_of = batch_losses
+                self._graph_step(half, train, size, batch_losses)
+            return
         if self.taken != WARM:
             self._graph_step(half, train, size, losses_of)
             return
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            self._graph_step(half, train, size, losses_of)
-        except RuntimeError as error:
-            if "synchroniz" not in str(error):
-                raise
-            self.waits = True
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
+        with _waiting_is_an_error():
+            try:
+                self._graph_step(half, train, size, losses_of)
+            except RuntimeError as error:
+                if "synchroniz" not in str(error):
+                    raise
+                self.waits = True
         if self.waits:
             self._graph_step(half, train, size, losses_of)
 
@@ -168,6 +175,18 @@ class GraphDescent(Descent):
         self.optimizer.zero_grad()
         given["total"] += losses.detach().sum()
         given["position"] += size
+
+
+@contextmanager
+def _waiting_is_an_error() -> Iterator[None]:
+    """Operations that wait for the device raise in here, as far as torch notices them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls this mode a prototype, once per process
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def batch_losses(loss: Loss, half: Half, train: Entries, order: Tensor, rest: Tensor, places: Tensor) -> Tensor:
