@@ -40,6 +40,8 @@ def run_job(kind, name, options):
     needed = {"ratings": "ml_100k.npz", "end_to_end": "uber_apr_jun.npz"}.get(kind)
     if needed is not None and not (DATA / needed).exists():
         return {"reason": f"real data are not here: {needed}"}
+    if options.only and kind not in options.only.split(","):
+        return {"reason": "not asked for"}
     if options.quick and kind == "memory" and name != "exact sweep":
         return {"reason": "not measured by --quick"}
     print(f"  {kind}: {name}", file=sys.stderr, flush=True)
@@ -89,6 +91,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--quick", action="store_true", help="small sizes: whether it runs, not how fast anything is")
     parser.add_argument("--end-to-end", action="store_true", help="whole fits by recipe; minutes long")
+    parser.add_argument("--only", metavar="KIND,…", help="some measurements, as docs/benchmarks.md names them")
     parser.add_argument("--out", type=Path, default=HERE / "results", help="folder for cpu.json and cpu.png")
     options = parser.parse_args()
     results = description(options, PACKAGES) | measure(options)

@@ -240,7 +240,7 @@ def test_a_baseline_is_fitted_once_per_split(finished):
 def test_a_cell_has_the_figures_of_a_single_fit(finished, source, tmp_path, model, asked):
     split_seed, seed = 1, 1
     alone = run(
-        RunConfig(str(source), **({"recipe_changes": QUICK} | asked), split_seed=split_seed, seed=seed),
+        RunConfig(str(source), recipe="paper", **({"recipe_changes": QUICK} | asked), split_seed=split_seed, seed=seed),
         tmp_path / "run",
     )
     cells = cells_by_place(finished)
@@ -405,7 +405,8 @@ def test_a_damaged_config_is_said_to_be_damaged(config, copy):
         ({"seeds": 0}, "seeds is 0, it must be at least 1"),
         ({"split_seeds": -1}, "split_seeds is -1, it must be at least 1"),
         ({"test": 0.0}, "a comparison needs test entries; give a --test share above 0"),
-        ({"recipe_changes": {"batch_size": 0}}, "recipe: batch_size is 0, it must be at least 1"),
+        ({"recipe_changes": {"batch_size": -1}}, "recipe: batch_size is -1, it must not be negative"),
+        ({"recipe_changes": {"epochs_per_turn": 0}}, "recipe: epochs_per_turn is 0, it must be at least 1"),
         (
             {"split": "half"},
             "split 'half' is not known; give standard, first:N, time:MODE, slices:MODE or group:MODE,MODE",

@@ -258,7 +258,8 @@ def test_an_option_that_neither_network_nor_recipe_has_is_refused_with_the_neare
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("costco:4,batch_size=0", "recipe: batch_size is 0, it must be at least 1"),
+        ("costco:4,batch_size=-1", "recipe: batch_size is -1, it must not be negative"),
+        ("costco:4,epochs_per_turn=0", "recipe: epochs_per_turn is 0, it must be at least 1"),
         ("julia:2/3,rounds=-1", "recipe: rounds is -1, it must not be negative"),
         ("cp:2,lr_linear=fast", "recipe: lr_linear is 'fast', it must be a number"),
         ("tucker:2,restarts=0.5", "recipe: restarts is 0.5, it must be a whole number"),

@@ -115,6 +115,8 @@ def test_a_killed_run_leaves_nothing_that_loads_and_can_be_resumed(cli, table, t
         *MODES,
         "--out",
         str(out),
+        "--recipe",
+        "paper",
         "--set",
         "refine_epochs=1000000",
         "--set",

@@ -1,16 +1,23 @@
 """Row solves against dense least squares, and every engine against the reference."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.functional import linear, relu
 
 from jointensor.errors import ConfigError
 from jointensor.kernels import ENGINES, ModeView, engines, pick_engine, solve_rows
+from jointensor.kernels.bfloat16 import linear_relu_linear_16
+from jointensor.models.joint import JointModel
 
 SHAPE = (7, 5, 6, 4, 3)
-COMPILED = [name for name in ENGINES if name not in ("auto", "reference")]
+COMPILED = ["numba"]  # on the CPU; the kernels for a GPU are in test_triton.py
 
 
 def problem(modes, entries=400, rank=3, seed=0):
@@ -124,18 +131,161 @@ def test_rows_longer_than_a_block_are_solved_in_several(engine):
     torch.testing.assert_close(values, expected_values, rtol=1e-3, atol=1e-5)
 
 
-def test_without_its_packages_the_reference_does_the_work(monkeypatch):
-    monkeypatch.setattr(engines, "NEEDS", ("a_package_that_nobody_has",))
-    assert pick_engine("auto", "cpu").name == "reference"
-    with pytest.raises(ConfigError, match="engine 'numba' cannot be used here: it needs a_package_that_nobody_has"):
-        pick_engine("numba", "cpu")
+@pytest.mark.parametrize("weighed", [False, True])
+@pytest.mark.parametrize("rank", [3, 4, 5, 8])
+def test_rows_too_long_to_be_kept_are_formed_again(rank, weighed):
+    """Rows of 4,095 to 4,097 and of many more entries, and short ones between; ranks with and without room for y."""
+    counts = (4095, 10, 4096, 4097, 0, 9000, 513)
+    indices, tables, targets, weights = problem(3, sum(counts), rank)
+    rows = torch.repeat_interleave(torch.arange(7), torch.tensor(counts))
+    indices[:, 0] = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(1))]
+    given_weights = weights if weighed else None
+    expected, expected_values = solved(solve_rows, indices, tables, targets, given_weights, 0, 1.0)
+    found, values = solved(pick_engine("numba", "cpu").solve_rows, indices, tables, targets, given_weights, 0, 1.0)
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(values, expected_values, rtol=1e-3, atol=1e-3)
+    assert not found[4].any()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_solver_leaves_the_threads_as_they_were(threads):
+    before = torch.get_num_threads()
+    indices, tables, targets, _ = problem(3, entries=2000)
+    torch.set_num_threads(threads)
+    try:
+        solved(pick_engine("numba", "cpu").solve_rows, indices, tables, targets, None, 0, 1.0)
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+
+
+FRESH = """
+import os, torch
+torch.set_num_threads(int(os.environ["THREADS"]))
+from jointensor.kernels import ModeView, pick_engine
+engine = pick_engine("auto", "cpu")
+indices = torch.tensor([[0, 0], [0, 1], [1, 0], [2, 1]])
+view, table = ModeView.of(indices, 0, [1], 3), torch.zeros(3, 1)
+engine.solve_rows(view, [torch.tensor([[1.0], [2.0]])], torch.tensor([1.0, 2.0, 3.0, 4.0]), None, torch.zeros(3), table)
+print(torch.get_num_threads(), [round(x, 3) for x in table.flatten().tolist()])
+print(engine.first_use)
+"""
+SOLVED = "[1.0, 3.0, 2.0]"
+
+NOWHERE = """
+from numba.core import caching
+found = getattr(caching, "CacheImpl", None) or caching._CacheImpl
+found._locator_classes = []  # no place at all, as for a package in a folder that nobody may write to
+"""
+
+
+def in_a_process(code, threads=2, **environment):
+    given_environment = os.environ | {"THREADS": str(threads)} | environment
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=given_environment
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_a_machine_where_the_solver_is_not_compiled_yet_is_told_so_once(tmp_path):
+    first = in_a_process(FRESH, NUMBA_CACHE_DIR=str(tmp_path))
+    assert first[0] == f"2 {SOLVED}"
+    assert first[1].startswith(f"compiling the exact solver, once on this machine; it is kept in {tmp_path}")
+    assert in_a_process(FRESH, NUMBA_CACHE_DIR=str(tmp_path)) == [f"2 {SOLVED}", "None"]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_starting_the_threads_of_the_solver_leaves_those_of_torch_as_they_were(threads):
+    """Only the first solve of a process starts them."""
+    assert in_a_process(FRESH, threads)[0] == f"{threads} {SOLVED}"
+
+
+def test_a_machine_without_a_place_for_compiled_code_compiles_in_every_process():
+    assert in_a_process(NOWHERE + FRESH) == [
+        f"2 {SOLVED}",
+        "compiling the exact solver for this process: there is no folder to keep it in",
+    ]
+
+
+@pytest.mark.parametrize(("engine", "device"), [("numba", "cpu"), ("triton", "cuda")])
+def test_without_its_packages_the_reference_does_the_work(monkeypatch, engine, device):
+    missing = dict.fromkeys(engines.NEEDS, ("a_package_that_nobody_has", "nor_this_one"))
+    monkeypatch.setattr(engines, "NEEDS", missing)
+    assert pick_engine("auto", device).name == "reference"
+    assert pick_engine("reference", device).name == "reference"
+    said = f"engine '{engine}' cannot be used here: it needs a_package_that_nobody_has and nor_this_one; take auto or"
+    with pytest.raises(ConfigError, match=said):
+        pick_engine(engine, device)
 
 
 def test_engines_by_name():
+    assert ENGINES == ("auto", "reference", "numba", "triton")
     assert pick_engine("reference", "cpu").name == "reference"
-    assert pick_engine("auto", "cpu").name == "numba"
-    assert pick_engine("auto", "cuda").name == "reference"
+    assert pick_engine("auto", "cpu").name == pick_engine("numba", "cpu").name == "numba"
+    assert pick_engine("reference", "cuda").name == "reference"
+    assert pick_engine("auto", "mps").name == "reference"
     with pytest.raises(ConfigError, match=r"there is no engine 'nubma'; did you mean 'numba'\?"):
         pick_engine("nubma", "cpu")
     with pytest.raises(ConfigError, match="engine 'numba' cannot be used here: it runs on the CPU, not on cuda"):
         pick_engine("numba", "cuda")
+    with pytest.raises(ConfigError, match="engine 'triton' cannot be used here: it runs on an NVIDIA GPU, not on cpu"):
+        pick_engine("triton", "cpu")
+
+
+def test_a_gpu_has_the_triton_engine():
+    pytest.importorskip("triton")
+    engine = pick_engine("auto", "cuda")
+    assert engine.name == pick_engine("triton", "cuda").name == "triton"
+    assert set(engine.operations) == {"cp_values", "two_layers"}
+    assert set(engine.short) == {"two_layers"}
+
+
+def test_an_engine_equips_the_modules_that_say_what_they_fuse():
+    def exact(*_):
+        return torch.zeros(0)
+
+    def short(*_):
+        return torch.ones(0)
+
+    model = JointModel((4, 3, 2), (2, 3), linear="mean+bias+cp:2")
+    cp, part = model.multilinear.blocks["cp"], model.nonlinear.part
+    engine = engines.Engine("made up", solve_rows, operations={"cp_values": exact}, short={"two_layers": short})
+    engine.equip(model)
+    assert (cp.fused, part.fused) == (exact, None)
+    engine.equip(model, short=True)
+    assert (cp.fused, part.fused) == (exact, short)
+    assert model.multilinear.blocks["bias_0"].fused is None  # a sum over one mode is no product
+    pick_engine("reference", "cpu").equip(model, short=True)
+    assert (cp.fused, part.fused) == (None, None)
+
+
+def layers(hidden, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    sizes = [(64, 24), (hidden, 24), (hidden,), (8, hidden), (8,)]
+    return [torch.randn(size, generator=generator).requires_grad_() for size in sizes]
+
+
+def by_torch(x, w1, b1, w2, b2):
+    return linear(relu(linear(x, w1, b1)), w2, b2)
+
+
+def test_sixteen_bits_are_for_training_only():
+    given_layers = layers(hidden=256)
+    expected = by_torch(*given_layers)
+    with torch.no_grad():
+        assert torch.equal(linear_relu_linear_16(*given_layers), expected)
+    found = linear_relu_linear_16(*given_layers)
+    assert found.dtype == torch.float32
+    assert not torch.equal(found, expected)
+    slopes = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1))
+    assert float((found - expected).detach().norm() / expected.detach().norm()) < 0.01
+    wanted, made = (torch.autograd.grad(values, given_layers, slopes) for values in (expected, found))
+    for one, other in zip(made, wanted, strict=True):
+        assert one.dtype == torch.float32
+        assert float((one - other).norm() / other.norm()) < 0.1  # a unit near zero may fall on its other side
+
+
+def test_narrow_layers_are_computed_in_full_even_while_training():
+    given_layers = layers(hidden=16)
+    assert torch.equal(linear_relu_linear_16(*given_layers), by_torch(*given_layers))

@@ -106,11 +106,20 @@ def test_what_cannot_be_solved_is_descended_and_said(planted, loss, linear, reas
 
 
 def test_a_half_that_is_solved_second_has_a_ridge_too(planted):
-    """The network first: no warm start chooses a ridge, and none at all would fit noise."""
+    """The network first: the ridge is chosen next to it, in the first round; without validation it is the middle."""
     parts, _ = planted
-    result = fit(joint(parts), parts, replace(EXACT, first="nonlinear", ridges=(0.5, 0.01, 0.1)), seed=0)
-    assert result.ridge == 0.1
+    recipe = replace(EXACT, first="nonlinear", ridges=(0.5, 0.01, 0.1), refine_epochs=1)
+    result = fit(joint(parts), parts, recipe, seed=0)
     assert result.engine == "numba"
+    tried = [row.valid_loss for row in result.history if row.phase == "warm start"][recipe.warm_epochs :]
+    assert [row.phase for row in result.history].index("alternate: linear") == recipe.warm_epochs + len(tried)
+    ends = tried[recipe.sweeps - 1 :: recipe.sweeps]
+    first = ends.index(min(ends[:3]))  # from small to large, then the smaller ones again from the best
+    asked = [*sorted(recipe.ridges), *reversed(sorted(recipe.ridges)[:first])]
+    assert 3 <= len(ends) <= len(asked)
+    assert result.ridge == asked[ends.index(min(ends))]
+    everything = replace(parts, valid=parts.train.take(np.arange(0)))
+    assert fit(joint(parts), everything, recipe, seed=0).ridge == 0.1
 
 
 def test_the_refinement_has_a_learning_rate_of_its_own(planted):

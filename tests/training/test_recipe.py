@@ -39,11 +39,17 @@ def test_an_unknown_recipe_or_field_is_refused_with_the_nearest_word():
         make_recipe("paper", round=3)
 
 
-@pytest.mark.parametrize("field", ["batch_size", "epochs_per_turn"])
-def test_counts_that_must_be_positive(field):
-    assert getattr(Recipe(**{field: 1}), field) == 1
-    with pytest.raises(ConfigError, match=f"recipe: {field} is 0, it must be at least 1"):
-        Recipe(**{field: 0})
+def test_a_turn_has_at_least_one_epoch():
+    assert Recipe(epochs_per_turn=1).epochs_per_turn == 1
+    with pytest.raises(ConfigError, match="recipe: epochs_per_turn is 0, it must be at least 1"):
+        Recipe(epochs_per_turn=0)
+
+
+@pytest.mark.parametrize("follow", [0.5, 1.0])
+def test_a_factor_to_follow_by_is_more_than_one(follow):
+    assert (Recipe(follow=0.0).follow, Recipe(follow=1.5).follow) == (0.0, 1.5)
+    with pytest.raises(ConfigError, match=f"recipe: follow is {follow}, it must be more than 1, or 0"):
+        Recipe(follow=follow)
 
 
 @pytest.mark.parametrize("field", ["lr_linear", "lr_nonlinear", "huber_delta"])
@@ -53,7 +59,13 @@ def test_rates_that_must_be_positive(field, value, says):
         Recipe(**{field: value})
 
 
-@pytest.mark.parametrize("field", ["warm_epochs", "rounds", "refine_epochs", "tolerance", "patience", "restarts"])
+@pytest.mark.parametrize(
+    "field",
+    [
+        "batch_size", "warm_epochs", "rounds", "refine_epochs", "tolerance", "patience", "restarts", "sweeps", "pull",
+        "probation", "lr_refine", "decay", "average", "min_gain", "cycle", "cycle_gain",
+    ],
+)  # fmt: skip
 def test_numbers_that_must_not_be_negative(field):
     assert getattr(Recipe(**{field: 0}), field) == 0
     with pytest.raises(ConfigError, match=f"recipe: {field} is -1, it must not be negative"):
@@ -67,6 +79,10 @@ def test_numbers_that_must_not_be_negative(field):
         ("optimizer", "adams", "adam"),
         ("start", "date", "data"),
         ("first", "nonlinar", "nonlinear"),
+        ("first", "atuo", "auto"),
+        ("precision", "shrt", "short"),
+        ("linear_solver", "alss", "als"),
+        ("blocks", "mean+bais+cp", r"mean\+bias\+cp"),
         ("loss", "hubert", "huber"),
     ],
 )

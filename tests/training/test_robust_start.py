@@ -168,8 +168,14 @@ def test_a_dead_output_is_called_dead_after_three_epochs_and_started_again(count
     assert [(row.attempt, row.epoch) for row in result.history] == [(k, e) for k in range(3) for e in (1, 2, 3)]
     assert (
         without_seconds(result.attempts)
-        == [{"outcome": "dead", "failed": True, "valid_rfe": 1.0, "nonlinear_dead": True, "epochs": 3}] * 3
-    )
+        == [
+            {
+                "outcome": "dead", "failed": True, "first": None, "ridge": None, "collapsed": [], "valid_rfe": 1.0,
+                "nonlinear_dead": True, "epochs": 3,
+            }
+        ]
+        * 3
+    )  # fmt: skip
     for k, one in enumerate(result.attempts):
         assert one["seconds"] == pytest.approx(sum(row.seconds for row in result.history if row.attempt == k))
     assert not result.predict(counts.test.indices).any()

@@ -37,6 +37,16 @@ def test_patience_stops_after_so_many_figures_since_the_best(figures, epochs):
     assert said == expected
 
 
+@given(FIGURES, st.integers(1, 4), st.sampled_from([0.0, 0.001, 0.07, 0.3]))
+def test_patience_counts_a_figure_as_better_only_if_it_is_so_by_a_share(figures, epochs, share):
+    rule = Patience(epochs, share)
+    best, since = figures[0], 0
+    for k, figure in enumerate(figures):
+        if figure < best - share * best:
+            best, since = figure, k
+        assert rule.report(figure) == (k - since >= epochs)
+
+
 @given(FIGURES)
 def test_either_stops_when_one_does_and_shows_every_figure_to_all(figures):
     rules = RelativeChange(1e-3), Patience(2)

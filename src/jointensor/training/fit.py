@@ -43,6 +43,10 @@ Outcome = Literal["converged", "budget", "diverged", "dead"]
 ``diverged``: a loss was not finite. ``dead``: every prediction is the same number."""
 
 
+JUDGED = 500_000
+"""Validation entries that decide between the joint model and the biases; more would only take longer."""
+
+
 @dataclass(frozen=True)
 class Attempt:
     """One start and how it ended."""
@@ -242,8 +246,9 @@ def _better(predictor: Predictor, valid: SparseTensor, notes: list[str]) -> Pred
     """The joint model, or the additive biases where they validate better."""
     if not len(valid):
         return predictor
-    joint = measure(predictor.predict(valid.indices), valid.values).rmse
-    bias = measure(predictor.fallback.predict(valid.indices), valid.values).rmse
+    asked, truth = valid.indices[:JUDGED], valid.values[:JUDGED]
+    joint = measure(predictor.predict(asked), truth).rmse
+    bias = measure(predictor.fallback.predict(asked), truth).rmse
     if joint <= bias:
         return predictor
     notes.append(

@@ -132,7 +132,9 @@ class GraphDescent(Descent):
         size, losses_of = len(self.buffers["slots"]), self.losses_of
         if self.taken == 1 and losses_of is not batch_losses:
             try:
-                self._graph_step(half, train, size, losses_of)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # advice on matrix products that the recipe has decided on
+                    self._graph_step(half, train, size, losses_of)
             except torch._dynamo.exc.TorchDynamoException:  # nothing to compile with: do without
                 self.losses_of = batch_losses
                 self._graph_step(half, train, size, batch_losses)

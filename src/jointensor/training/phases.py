@@ -116,7 +116,7 @@ def _best_epoch(trainer: Trainer) -> float:
     for _ in range(times * trainer.recipe.warm_epochs):
         figure = trainer.epoch(half.module, Fixed(level, level), descent, "warm start: nonlinear", keep=constant)
         if figure < best:
-            best, state = figure, trainer.state()
+            best, state = figure, trainer.validated_state(descent)
         if rule.report(figure):
             break
     model.load_state_dict(state)

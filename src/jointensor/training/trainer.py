@@ -134,6 +134,15 @@ class Trainer:
         """A copy of all parameters as they are now."""
         return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
 
+    def validated_state(self, solver: Solver) -> dict[str, Tensor]:
+        """A copy of what was validated: the running means, where the solver takes them."""
+        if solver.average is None:
+            return self.state()
+        solver.average.swap()
+        state = self.state()
+        solver.average.swap()
+        return state
+
     def start(self) -> None:
         """Set the model to a new random start."""
         self.model.eval()
