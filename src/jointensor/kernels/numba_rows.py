@@ -78,10 +78,12 @@ def blas_alone() -> Iterator[None]:
     """As many threads as torch has, each of which calls BLAS for itself."""
     given = torch.get_num_threads()
     numba.set_num_threads(min(given, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
-    with _controller().limit(limits=1, user_api="blas"):
-        yield
-    if torch.get_num_threads() != given:  # numba, starting its threads, may set those of torch's OpenMP as well
-        torch.set_num_threads(given)
+    try:
+        with _controller().limit(limits=1, user_api="blas"):
+            yield
+    finally:
+        if torch.get_num_threads() != given:  # numba, starting its threads, may set those of torch's OpenMP as well
+            torch.set_num_threads(given)
 
 
 @lru_cache(maxsize=1)

@@ -53,7 +53,9 @@ def solve_warm_start(trainer: Trainer, solver: Exact, fixed: Fixed) -> float:
     ridges = sorted(trainer.recipe.ridges) if len(trainer.valid) else [_middle(trainer.recipe.ridges)]
     sweeps = trainer.recipe.sweeps
     best = _best(_try(trainer, solver, fixed, start, ridge, sweeps, rise=True) for ridge in ridges)
-    for ridge in reversed([ridge for ridge in ridges if ridge < best.ridge]):
+    solver.als.restore(best.saved)
+    smaller = [] if solver.als.collapsed() else [ridge for ridge in ridges if ridge < best.ridge]  # zero stays zero
+    for ridge in reversed(smaller):
         again = _try(trainer, solver, fixed, best.saved, ridge, sweeps, rise=False)
         if not again.figure < best.figure:
             break

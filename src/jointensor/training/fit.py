@@ -278,10 +278,20 @@ def schedule_of(result: Fit) -> Recipe:
         follow=0.0,
         fall_back=False,
         rounds=max((row.round for row in steps), default=0),
+        turns=_turns(steps, result.first),
         refine_epochs=sum(row.phase == "refine" and row.epoch <= last for row in rows),
         tolerance=0.0,
         patience=0,
     )
+
+
+def _turns(steps: list[Epoch], first: str | None) -> int:
+    """Turns up to the best state of alternation."""
+    last = max((row for row in steps if row.round), key=lambda row: row.epoch, default=None)
+    if last is None:
+        return 0
+    begins = "nonlinear" if first == "linear" else "linear"
+    return 2 * last.round - (last.phase == f"alternate: {begins}")
 
 
 def pick_device(device: str) -> torch.device:

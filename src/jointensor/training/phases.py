@@ -17,7 +17,7 @@ from jointensor.training.solvers import Descent, Exact
 from jointensor.training.start import SPREAD
 from jointensor.training.state import Entries, Fixed
 from jointensor.training.stopping import Patience
-from jointensor.training.trainer import STEPS, Trainer
+from jointensor.training.trainer import STEPS, DeadError, HopelessError, Trainer
 
 CLEARLY = 0.005
 """Share by which Θ_N alone must validate better than Θ_L alone to be estimated first."""
@@ -68,6 +68,8 @@ def warm_start(trainer: Trainer, exact: Exact | None = None) -> None:
     else:
         trainer.first = trainer.recipe.first
         _estimate(trainer, exact, trainer.first)
+        if trainer.first == "nonlinear" and not trainer.recipe.rounds and trainer.model.multilinear is not None:
+            trainer.model.multilinear.become(trainer.levels.linear)  # no turn of it will follow
 
 
 def _better_first(trainer: Trainer, exact: Exact | None) -> str:
@@ -98,6 +100,7 @@ def _estimate(trainer: Trainer, exact: Exact | None, name: str) -> float:
     descent = trainer.descent(half)
     for _ in range(trainer.recipe.warm_epochs):
         figure = trainer.epoch(half.module, fixed, descent, "warm start", keep=False)
+    descent.settle()
     return figure
 
 
@@ -114,7 +117,10 @@ def _best_epoch(trainer: Trainer) -> float:
     best, state = math.inf, trainer.state()
     times = max(1, STEPS * trainer.batch_size // len(trainer.train))  # epochs of few steps count for less
     for _ in range(times * trainer.recipe.warm_epochs):
-        figure = trainer.epoch(half.module, Fixed(level, level), descent, "warm start: nonlinear", keep=constant)
+        try:
+            figure = trainer.epoch(half.module, Fixed(level, level), descent, "warm start: nonlinear", keep=constant)
+        except (DeadError, HopelessError):  # then Θ_L carries the fit
+            break
         if figure < best:
             best, state = figure, trainer.validated_state(descent)
         if rule.report(figure):
@@ -154,11 +160,13 @@ def alternate(trainer: Trainer, exact: Exact | None = None) -> None:
     is a constant during a turn and is evaluated once.
     """
     recipe, halves = trainer.recipe, _halves(trainer)
-    turns = ("nonlinear", "linear") if trainer.first == "linear" else ("linear", "nonlinear")
+    turns = ("nonlinear", "linear") if (trainer.first or recipe.first) == "linear" else ("linear", "nonlinear")
     descents = {name: trainer.descent(halves[name]) for name in turns if name == "nonlinear" or exact is None}
     rule = trainer.stopping_rule()
     for round_ in range(1, recipe.rounds + 1):
-        for name, other in (turns, turns[::-1]):
+        for turn, (name, other) in enumerate((turns, turns[::-1]), start=2 * (round_ - 1)):
+            if recipe.turns and turn >= recipe.turns:
+                return
             fixed = trainer.fix(halves[other].module)
             if name == "linear" and exact is not None:
                 if round_ == 1 and trainer.first == "nonlinear":  # Θ_L is estimated next to Θ_N for the first time

@@ -61,6 +61,8 @@ class Recipe:
     the one that alone predicts the validation entries better."""
     warm_epochs: int = 10
     """Epochs of the warm start ("a fixed number of iterations"). Open."""
+    turns: int = 0
+    """Most turns of either half in all; 0: two per round."""
     rounds: int = 20
     """Most alternations (the paper: 20)."""
     epochs_per_turn: int = 1
@@ -100,6 +102,7 @@ class Recipe:
         for name in (
             "batch_size",
             "warm_epochs",
+            "turns",
             "sweeps",
             "pull",
             "rounds",

@@ -25,7 +25,8 @@ def save_predictor(predictor: Predictor, path: Path) -> None:
         tensors[f"fallback.{n}.keys"] = torch.as_tensor(table.keys)
         tensors[f"fallback.{n}.effects"] = torch.as_tensor(table.effects)
     tensors["fallback.mean"] = torch.tensor(fallback.mean, dtype=torch.float64)
-    metadata = {"model": json.dumps(predictor.model.config()), "returned": predictor.returned}
+    # one key: several are written in an order that differs from file to file
+    metadata = {"model": json.dumps(predictor.model.config() | {"returned": predictor.returned})}
     try:
         save_file(tensors, path, metadata=metadata)
     except SafetensorError as error:  # a full disk, by another name
@@ -45,7 +46,8 @@ def load_predictor(path: Path, nonlinear: type[nn.Module] | nn.Module | None = N
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            config, returned = json.loads(metadata["model"]), metadata.get("returned", "joint")
+            config = json.loads(metadata["model"])
+            returned = config.pop("returned", "joint")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
         model = JointModel.from_config(config, nonlinear)
         weights = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
