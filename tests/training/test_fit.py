@@ -333,10 +333,12 @@ def test_the_schedule_of_a_fit_is_as_long_as_its_best_state_took(parts, short, t
     last = best[-1]
     assert schedule.rounds == max(row.round for row in best)
     assert schedule.refine_epochs == (refined.index(last) + 1 if last in refined else 0)
+    turns = [row for row in result.history if row.phase.startswith("alternate")]  # one epoch each
+    assert schedule.turns == max((n for n, row in enumerate(turns, start=1) if row.best), default=0)
     assert (schedule.tolerance, schedule.patience) == (0.0, 0)
     assert replace(schedule, rounds=4, turns=0, refine_epochs=30, tolerance=1e-9, patience=0) == recipe
     again = fit(new_model(parts), without_validation(parts), schedule)
-    assert len(again.history) == (3 if training == "alternating" else 0) + 2 * schedule.rounds + schedule.refine_epochs
+    assert len(again.history) == (3 if training == "alternating" else 0) + schedule.turns + schedule.refine_epochs
 
 
 def test_rounds_that_led_nowhere_are_not_in_the_schedule(parts, short):
