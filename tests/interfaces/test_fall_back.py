@@ -10,6 +10,7 @@ from jointensor import SparseTensor, TensorCompleter, split, write_tensor
 from jointensor.baselines import fit_bias
 from jointensor.experiments.cells import Cell, CompareConfig, run_cell
 from jointensor.experiments.folder import load_run
+from jointensor.experiments.report import figure_rows
 from jointensor.experiments.specs import parse_model
 from jointensor.training.recipe import RECIPES
 
@@ -36,6 +37,13 @@ def fitted(cli, source, out, *more):
     code, stdout, stderr = cli("fit", source, *ASKED, "--out", out, "--json", *more)
     assert code == 0, stderr
     return json.loads(stdout), stderr
+
+
+def test_the_table_shows_the_joint_models_own_figures_beside_the_biases_that_are_returned(cli, noisy, tmp_path):
+    metrics, _ = fitted(cli, noisy, tmp_path / "run")
+    rows = {row["model"]: row["rmse"] for row in figure_rows(metrics)}
+    assert rows["joint model"] == metrics["returned"]["joint"]["test"]["rmse"] != rows["bias"]
+    assert rows["bias"] == pytest.approx(metrics["test"]["rmse"], rel=1e-5)
 
 
 def test_biases_that_validate_better_are_what_a_run_returns(cli, noisy, tensor, tmp_path):

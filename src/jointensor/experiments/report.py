@@ -39,7 +39,8 @@ def render_report(metrics: dict[str, Any], config: dict[str, Any], history: list
 def figure_rows(metrics: dict[str, Any]) -> list[dict[str, Any]]:
     """One row per model, the joint model first, with its skill over the mean predictor."""
     part = "test" if metrics["test"] is not None else "valid"
-    every = {"joint model": metrics[part], **{k: v[part] for k, v in metrics["baselines"].items()}}
+    joint = metrics["returned"].get("joint", metrics)  # its own figures, where another model was returned
+    every = {"joint model": joint[part], **{k: v[part] for k, v in metrics["baselines"].items()}}
     known = {name: figures for name, figures in every.items() if figures is not None}
     if not known:
         return []

@@ -37,9 +37,13 @@ class Engine:
     short: Mapping[str, Operation] = field(default_factory=dict)
     """The same where products of the network may be rounded to fewer bits than 32."""
 
+    def offered(self, *, short: bool) -> Mapping[str, Operation]:
+        """The operations of this engine."""
+        return {**self.operations, **self.short} if short else self.operations
+
     def equip(self, model: nn.Module, *, short: bool = False) -> None:
         """Give the modules of a model the operations of this engine."""
-        offered = {**self.operations, **self.short} if short else self.operations
+        offered = self.offered(short=short)
         for module in model.modules():
             name = getattr(module, "fuses", None)
             if isinstance(name, str):

@@ -183,7 +183,8 @@ def fit(  # noqa: PLR0913 - everything that decides a fit
     if kernels.first_use and recipe.linear_solver == "als" and on_note is not None:
         on_note(kernels.first_use)
     model.to(place)
-    kernels.equip(model, short=recipe.precision == "short")
+    short = recipe.precision == "short"
+    kernels.equip(model, short=short)
     train_entries, valid_entries = (Entries.of(part, place) for part in (split.train, split.valid))
     if recipe.linear_solver == "als":
         train_entries = train_entries.by_last_mode()
@@ -234,7 +235,7 @@ def fit(  # noqa: PLR0913 - everything that decides a fit
         seed=seed,
         seconds=time.monotonic() - begin,
         recipe=recipe,
-        engine=kernels.name if kernels.name == "triton" or best.ridge is not None else "reference",
+        engine=kernels.name if best.ridge is not None or kernels.offered(short=short) else "reference",
         ridge=best.ridge,
         first=best.first,
         collapsed=list(best.collapsed),
