@@ -64,6 +64,7 @@ def main():
         "outcome": found.outcome,
         "first": found.first,
         "epochs_and_seconds": phases,
+        "seconds_outside_epochs": taken - sum(spent for _, spent in phases.values()),
         "test_rmse": float(rmse(found.predict(truth.indices), truth.values)),
         "noise": NOISE,
         "spread": float(np.std(values)),

@@ -1,5 +1,6 @@
 """Descent replayed from CUDA graphs, and whole fits on an NVIDIA GPU."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -72,6 +73,20 @@ def test_a_replayed_descent_loses_what_a_plain_one_does(clear):
     assert not descents[1].waits
 
 
+def test_a_descent_that_takes_long_is_compiled_and_loses_the_same(clear, monkeypatch):
+    trainers = [started(clear, device="cuda", engine="triton") for _ in range(2)]
+    descents = [one.descent((one.model, 0.005)) for one in trainers]
+    before = [losses_of(*pair, epochs=1) for pair in zip(trainers, descents, strict=True)]
+    monkeypatch.setattr(graphs, "COMPILE_AFTER", math.inf)
+    expected = losses_of(trainers[0], descents[0], epochs=3)
+    monkeypatch.setattr(graphs, "COMPILE_AFTER", 0.0)
+    found = losses_of(trainers[1], descents[1], epochs=3)
+    assert [one.compiled for one in descents] == [False, True]
+    assert descents[1].losses_of is not graphs.batch_losses  # there was something to compile with
+    assert before[0] == pytest.approx(before[1], rel=1e-3)
+    assert found == pytest.approx(expected, rel=0.01)  # the same shuffles
+
+
 def test_what_the_other_half_says_is_read_anew_in_every_epoch(clear):
     """The fixed half lies where the recorded steps look for it: first all of the values, then none of them."""
     trainer = started(clear, device="cuda", engine="triton")
@@ -138,18 +153,20 @@ def test_adam_on_the_device_is_that_of_torch(monkeypatch, decay, table):
 @pytest.mark.parametrize("recipe", ["default", "paper"])
 @pytest.mark.parametrize("engine", ["auto", "reference"])
 def test_fits_on_a_gpu_name_their_engine_and_are_as_good_as_on_the_cpu(clear, recipe, engine):
+    """The better of three starts on each: their random numbers differ, and a descended start may be a poor one."""
     changes = {"batch_size": 256, "refine_epochs": 24, "warm_epochs": 5, "rounds": 3}
-    blocks = make_recipe(recipe).linear(2)
+    given, blocks = make_recipe(recipe, **changes), make_recipe(recipe).linear(2)
     errors = []
-    for device in ("cpu", "cuda"):
-        model = JointModel(clear.train.shape, (2, 8), linear=blocks)
-        result = fit(
-            model, clear, make_recipe(recipe, **changes), device=device, engine=engine if device == "cuda" else "auto"
-        )
-        errors.append(rmse(result.predict(clear.test.indices), clear.test.values))
+    for device, kernels in (("cpu", "auto"), ("cuda", engine)):
+        found = []
+        for seed in range(3):
+            model = JointModel(clear.train.shape, (2, 8), linear=blocks)
+            result = fit(model, clear, given, device=device, engine=kernels, seed=seed)
+            found.append(rmse(result.predict(clear.test.indices), clear.test.values))
+        errors.append(min(found))
     assert result.engine == ("triton" if engine == "auto" else "reference")
     assert not result.failed
-    assert errors[1] < 1.5 * errors[0]
+    assert errors[1] < 1.3 * errors[0]
     best = [row for row in result.history if row.best][-1]
     if result.returned == "joint":
         assert rmse(result.predict(clear.valid.indices), clear.valid.values) == pytest.approx(best.valid_loss, rel=1e-3)

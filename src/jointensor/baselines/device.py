@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,28 +17,51 @@ Entries = tuple[Tensor, Tensor]
 
 def fit_bias_on_device(train: Entries, valid: Entries, shape: Sequence[int]) -> Tables:
     """The same tables, by the same rounds; sums are taken in another order."""
-    columns, checked = ([part[0][:, n].contiguous() for n in range(len(shape))] for part in (train, valid))
-    counts = [torch.bincount(column, minlength=size).double() for column, size in zip(columns, shape, strict=True)]
+    modes = [_Mode.of(train[0][:, n], valid[0][:, n], size) for n, size in enumerate(shape)]
     grid = BIAS_SHRINKAGE if len(valid[1]) else (DEFAULT_SHRINKAGE,)
-    fits = [_backfit(columns, checked, counts, train[1], valid[1], shrinkage) for shrinkage in grid]
+    fits = [_backfit(modes, train[1], valid[1], shrinkage) for shrinkage in grid]
     _, mean, effects, shrinkage = min(fits, key=lambda fit: fit[0])
-    tables = [_table(n, shape, counts[n], effect) for n, effect in enumerate(effects)]
+    tables = [_table(n, shape, modes[n].counts, effect) for n, effect in enumerate(effects)]
     return Tables(mean, tuple(tables), (shrinkage,) * len(shape))
 
 
+class _Mode(NamedTuple):
+    """Labels of all entries in one mode, and what sums by label need."""
+
+    column: Tensor
+    checked: Tensor
+    """Of the validation entries."""
+    order: Tensor
+    ends: Tensor
+    counts: Tensor
+
+    @classmethod
+    def of(cls, column: Tensor, checked: Tensor, size: int) -> _Mode:
+        counts = torch.bincount(column, minlength=size)
+        return cls(column.contiguous(), checked.contiguous(), torch.argsort(column), counts.cumsum(0), counts.double())
+
+    def sums(self, values: Tensor) -> Tensor:
+        """Sum per label, ``(entries,)`` → ``(I_n,)``: differences of running sums, since labels of many entries
+        would make additions wait for each other.
+        """
+        running = values.index_select(0, self.order).cumsum(0)
+        upto = torch.where(self.ends > 0, running[(self.ends - 1).clamp_min(0)], 0.0)
+        return upto.diff(prepend=upto.new_zeros(1))
+
+
 def _backfit(
-    columns: list[Tensor], checked: list[Tensor], counts: list[Tensor], values: Tensor, truth: Tensor, shrinkage: float
+    modes: list[_Mode], values: Tensor, truth: Tensor, shrinkage: float
 ) -> tuple[float, float, list[Tensor], float]:
     mean = float(values.double().mean())
     left, valid_left = values.double() - mean, truth.double() - mean
-    effects = [torch.zeros_like(count) for count in counts]
+    effects = [torch.zeros_like(mode.counts) for mode in modes]
     lowest, best = math.inf, effects
     for _ in range(ROUNDS):
-        for n, count in enumerate(counts):
-            sums = torch.bincount(columns[n], left, minlength=len(count)) + count * effects[n]
-            step = sums / (count + shrinkage) - effects[n]
-            left -= step.index_select(0, columns[n])
-            valid_left -= step.index_select(0, checked[n])
+        for n, mode in enumerate(modes):
+            sums = mode.sums(left) + mode.counts * effects[n]
+            step = sums / (mode.counts + shrinkage) - effects[n]
+            left -= step.index_select(0, mode.column)
+            valid_left -= step.index_select(0, mode.checked)
             effects[n] = effects[n] + step
         penalty = shrinkage * sum(float(effect @ effect) for effect in effects)
         error = math.sqrt(float((valid_left**2).mean())) if len(truth) else _root(left, penalty)

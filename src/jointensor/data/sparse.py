@@ -226,6 +226,8 @@ def cell_keys(indices: NDArray[np.integer], shape: Sequence[int]) -> NDArray[np.
 
 def _refuse_duplicates(tensor: SparseTensor) -> None:
     keys = cell_keys(tensor.indices, tensor.shape)
+    if np.all(np.diff(np.sort(keys))):  # much faster than what finds out where they are
+        return
     order = np.argsort(keys, kind="stable")
     repeats = np.flatnonzero(keys[order][1:] == keys[order][:-1])
     if len(repeats):

@@ -20,8 +20,8 @@ def cp_values(stacked: Tensor, places: Tensor) -> Tensor:
     rank = stacked.shape[1]
     if len(places):
         _values[(triton.cdiv(len(places), BLOCK),)](
-            stacked, places, values, len(places), rank,
-            MODES=places.shape[1], RANK=triton.next_power_of_2(rank), BLOCK=BLOCK,
+            stacked, places, values, len(places),
+            rank=rank, MODES=places.shape[1], RANK=triton.next_power_of_2(rank), BLOCK=BLOCK,
         )  # fmt: skip
     return values
 
@@ -33,8 +33,8 @@ def cp_gradient(stacked: Tensor, places: Tensor, slopes: Tensor) -> Tensor:
     rank = stacked.shape[1]
     if len(places):
         _gradient[(triton.cdiv(len(places), BLOCK),)](
-            stacked, places, slopes, gradient, len(places), rank,
-            MODES=places.shape[1], RANK=triton.next_power_of_2(rank), BLOCK=BLOCK,
+            stacked, places, slopes, gradient, len(places),
+            rank=rank, MODES=places.shape[1], RANK=triton.next_power_of_2(rank), BLOCK=BLOCK,
         )  # fmt: skip
     return gradient
 
@@ -62,7 +62,7 @@ cp_values.register_autograd(_backward, setup_context=_remember)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _row(stacked, places, e, inside, m, rank, r, MODES: tl.constexpr):  # type: ignore[no-untyped-def]
+def _row(stacked, places, e, inside, m, r, rank: tl.constexpr, MODES: tl.constexpr):  # type: ignore[no-untyped-def]
     """Rows of one mode, ``(BLOCK, RANK)``."""
     place = tl.load(places + e * MODES + m, mask=e >= 0, other=0).to(tl.int64)
     return tl.load(stacked + place[:, None] * rank + r[None, :], mask=inside, other=0.0)
@@ -70,22 +70,24 @@ def _row(stacked, places, e, inside, m, rank, r, MODES: tl.constexpr):  # type: 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _values(  # type: ignore[no-untyped-def]
-    stacked, places, values, batch, rank, MODES: tl.constexpr, RANK: tl.constexpr, BLOCK: tl.constexpr
-):
+    stacked, places, values, batch, rank: tl.constexpr, MODES: tl.constexpr, RANK: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
     e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     live, r = e < batch, tl.arange(0, RANK)
     e = tl.where(live, e, 0)
     inside = live[:, None] & (r < rank)[None, :]
-    h = _row(stacked, places, e, inside, 0, rank, r, MODES)
+    h = _row(stacked, places, e, inside, 0, r, rank, MODES)
     for m in tl.static_range(1, MODES):
-        h *= _row(stacked, places, e, inside, m, rank, r, MODES)
+        h *= _row(stacked, places, e, inside, m, r, rank, MODES)
     tl.store(values + e, tl.sum(h, 1), mask=live)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _gradient(  # type: ignore[no-untyped-def]
-    stacked, places, slopes, gradient, batch, rank, MODES: tl.constexpr, RANK: tl.constexpr, BLOCK: tl.constexpr
-):
+    stacked, places, slopes, gradient, batch, rank: tl.constexpr, MODES: tl.constexpr, RANK: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
     e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     live, r = e < batch, tl.arange(0, RANK)
     e = tl.where(live, e, 0)
@@ -95,6 +97,6 @@ def _gradient(  # type: ignore[no-untyped-def]
         h = tl.where(inside, slope[:, None], 0.0)
         for m in tl.static_range(MODES):
             if m != n:
-                h *= _row(stacked, places, e, inside, m, rank, r, MODES)
+                h *= _row(stacked, places, e, inside, m, r, rank, MODES)
         place = tl.load(places + e * MODES + n).to(tl.int64)
         tl.atomic_add(gradient + place[:, None] * rank + r[None, :], h, mask=inside, sem="relaxed")

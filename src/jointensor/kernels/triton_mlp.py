@@ -27,6 +27,10 @@ MOST_INPUTS, MOST_OUTPUTS = 128, 32
 """Wider layers do not fit in registers; plain torch does the work then."""
 
 
+SHARED = 200_000
+"""Bytes of shared memory that a program may need."""
+
+
 WIDE = 4096
 """Weights of a layer from which on short products pay; narrower layers spend their time elsewhere."""
 
@@ -38,10 +42,17 @@ def linear_relu_linear_short(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: 
 
 def linear_relu_linear(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, *, exact: bool = True) -> Tensor:
     """``(batch, D)`` → ``(batch, F)`` with weights ``(H, D)``, ``(H,)``, ``(F, H)``, ``(F,)``."""
-    if x.shape[1] <= MOST_INPUTS and len(b2) <= MOST_OUTPUTS:
+    if x.shape[1] <= MOST_INPUTS and len(b2) <= MOST_OUTPUTS and _has_room(x.device):
         return two_layers(x, w1, b1, w2, b2, exact)
     hidden = nn.functional.relu(nn.functional.linear(x, w1, b1))
     return nn.functional.linear(hidden, w2, b2)
+
+
+def _has_room(device: torch.device) -> bool:
+    """Whether the tiles fit on the device: those of desktop cards are smaller."""
+    if device.type != "cuda":
+        return True
+    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin) >= SHARED
 
 
 @torch.library.custom_op("jointensor::two_layers", mutates_args=())
@@ -114,7 +125,7 @@ def _tiles(w1: Tensor, w2: Tensor, *, exact: bool) -> dict[str, Any]:
     padded = [max(16, triton.next_power_of_2(size)) for size in (w1.shape[1], w2.shape[0], w1.shape[0])]
     return {
         "D": padded[0], "F": padded[1], "CHUNK": min(HIDDEN, padded[2]), "ROWS": ROWS,
-        "PRECISION": "tf32x3" if exact else "tf32", "num_warps": 4,
+        "PRECISION": "tf32x3" if exact else "tf32", "num_warps": 4, "num_stages": 1 if padded[0] > 64 else 3,
     }  # fmt: skip
 
 

@@ -75,14 +75,14 @@ def solve_rows_triton(
     right = table.new_zeros(len(cut.long_rows), padded)
     entries = len(targets)
     weighed = targets if weights is None else weights
-    shape = {"MODES": len(others), "RANK": padded, "BLOCK": BLOCK, "num_warps": 1 if padded <= 32 else 4}
-    given = (view.order, view.columns, stacked, offsets, entries, rank)
+    shape = {"rank": rank, "MODES": len(others), "RANK": padded, "BLOCK": BLOCK, "num_warps": 1 if padded <= 32 else 4}
+    given = (view.order, view.columns, stacked, offsets, entries)
     _accumulate[(len(cut.rows),)](
         *cut[:4], *given, targets, weighed, ridge, table, gram, right, WEIGHTED=weights is not None, **shape
     )
     if len(cut.long_rows):
         _solve_long[(len(cut.long_rows),)](
-            cut.long_rows, gram, right, ridge, table, rank, RANK=padded, num_warps=shape["num_warps"]
+            cut.long_rows, gram, right, ridge, table, rank=rank, RANK=padded, num_warps=shape["num_warps"]
         )
     if not evaluate:
         return targets.new_empty(0)
@@ -103,8 +103,9 @@ def _stack(others: Sequence[Tensor], table: Tensor) -> tuple[Tensor, Tensor]:
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _khatri_rao(  # type: ignore[no-untyped-def]
-    e, live, columns, stacked, offsets, entries, rank, MODES: tl.constexpr, RANK: tl.constexpr, BLOCK: tl.constexpr
-):
+    e, live, columns, stacked, offsets, entries, rank: tl.constexpr, MODES: tl.constexpr,
+    RANK: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """h_e of some sorted entries, ``(BLOCK, RANK)``; zero outside of them and of the rank."""
     r = tl.arange(0, RANK)
     inside = live[:, None] & (r < rank)[None, :]
@@ -116,7 +117,7 @@ def _khatri_rao(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _solve_spd(a, b, ridge, rank, RANK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _solve_spd(a, b, ridge, rank: tl.constexpr, RANK: tl.constexpr):  # type: ignore[no-untyped-def]
     """Solve ``(a + ridge I) x = b`` by elimination, ``(RANK, RANK)`` and ``(RANK,)``; zero where there is no solution.
 
     A symmetric positive system needs no exchange of rows. The same lift as in ``solve_spd`` of the reference.
@@ -142,8 +143,8 @@ def _solve_spd(a, b, ridge, rank, RANK: tl.constexpr):  # type: ignore[no-untype
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _accumulate(  # type: ignore[no-untyped-def]
-    rows, begins, ends, slots, order, columns, stacked, offsets, entries, rank, targets, weights, ridge, table, gram,
-    right, WEIGHTED: tl.constexpr, MODES: tl.constexpr, RANK: tl.constexpr, BLOCK: tl.constexpr,
+    rows, begins, ends, slots, order, columns, stacked, offsets, entries, targets, weights, ridge, table, gram, right,
+    WEIGHTED: tl.constexpr, rank: tl.constexpr, MODES: tl.constexpr, RANK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Normal equations of one segment; a whole row is solved at once, a part of one is added to its slot."""
     segment = tl.program_id(0)
@@ -173,7 +174,7 @@ def _accumulate(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _solve_long(long_rows, gram, right, ridge, table, rank, RANK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _solve_long(long_rows, gram, right, ridge, table, rank: tl.constexpr, RANK: tl.constexpr):  # type: ignore[no-untyped-def]
     """Solve a row whose segments were added up in a slot."""
     slot = tl.program_id(0).to(tl.int64)
     r = tl.arange(0, RANK)
@@ -186,8 +187,8 @@ def _solve_long(long_rows, gram, right, ridge, table, rank, RANK: tl.constexpr):
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _evaluate(  # type: ignore[no-untyped-def]
-    rows, begins, ends, order, columns, stacked, offsets, entries, rank, table, values,
-    MODES: tl.constexpr, RANK: tl.constexpr, BLOCK: tl.constexpr,
+    rows, begins, ends, order, columns, stacked, offsets, entries, table, values,
+    rank: tl.constexpr, MODES: tl.constexpr, RANK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """h_eᵀ a_i of the entries of one segment."""
     segment = tl.program_id(0)

@@ -221,6 +221,7 @@ def fit(  # noqa: PLR0913 - everything that decides a fit
     notes = trainer.notes + [
         f"block '{name}' ended at zero: the ridge that validated best is large" for name in best.collapsed
     ]
+    pick_engine("reference", place.type).equip(model)  # what answers can move to any device
     predictor = Predictor(model.eval(), fallback)
     if recipe.fall_back:
         predictor = _better(predictor, split.valid, notes)

@@ -6,6 +6,7 @@ Entries, shuffling, batches, losses and the optimiser stay on the device; the ho
 from __future__ import annotations
 
 import gc
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,8 +28,8 @@ WARM = 3
 UNROLL = 8
 """Steps of one replay: a replay costs the host a few microseconds, and steps of a small batch take little more."""
 
-COMPILED = 5_000_000
-"""Entries from which on torch's compiler is worth its seconds."""
+COMPILE_AFTER = 10.0
+"""Seconds of a descent after which torch's compiler is worth the seconds it takes itself, even with a full cache."""
 
 TABLE = 1 << 16
 """Parameters of more numbers than this have an Adam kernel of their own."""
@@ -83,23 +84,28 @@ class DeviceAdam:
 class GraphDescent(Descent):
     """Shuffled minibatches as :class:`~jointensor.training.solvers.Descent` takes them, replayed from a CUDA graph."""
 
-    losses_of: Callable[..., Tensor] | None = None
-    """What one step computes, compiled or not; ``None`` before the first epoch."""
+    compiled: bool = False
+    """Whether torch's compiler was called for."""
     single: torch.cuda.CUDAGraph | None = None
     many: torch.cuda.CUDAGraph | None = None
     taken: int = 0
     """Steps so far that were not replayed."""
     waits: bool = False
     """Whether a step waits for the host, as some modules do: it cannot be recorded then."""
+    losses_of: Callable[..., Tensor] = field(default_factory=lambda: batch_losses)
+    """What one step computes, compiled or not."""
     buffers: dict[str, Tensor] = field(default_factory=dict)
+    spent: float = 0.0
+    """Seconds of the epochs so far."""
 
     def epoch(self, half: Half, fixed: Fixed, train: Entries) -> float:
         """One shuffled pass; the mean loss of the batches as they came."""
-        entries = len(train)
+        begin, entries = time.perf_counter(), len(train)
         size = min(self.batch_size, entries)
-        if self.losses_of is None:
+        if not self.buffers:
             self.buffers = _allocate(train, size)
-            self.losses_of = torch.compile(batch_losses, dynamic=False) if entries >= COMPILED else batch_losses
+        if not self.compiled and self.spent >= COMPILE_AFTER:
+            self.compile()
         given = self.buffers
         given["rest"].copy_(fixed.train) if isinstance(fixed.train, Tensor) else given["rest"].fill_(fixed.train)
         given["order"].copy_(torch.randperm(entries, device=train.values.device, dtype=torch.int32))
@@ -109,7 +115,15 @@ class GraphDescent(Descent):
             self._whole_batches(half, train, last - first)
         if entries % size:
             self._graph_step(half, train, entries % size, batch_losses)
-        return float(given["total"]) / entries
+        loss = float(given["total"]) / entries  # the one time the host waits
+        self.spent += time.perf_counter() - begin
+        return loss
+
+    def compile(self) -> None:
+        """Have torch compile the steps from now on; they are recorded anew."""
+        self.losses_of, self.compiled = torch.compile(batch_losses, dynamic=False), True
+        self.single = self.many = None
+        self.taken = 0
 
     def _whole_batches(self, half: Half, train: Entries, count: int) -> None:
         done = 0
@@ -164,8 +178,7 @@ class GraphDescent(Descent):
             gc.enable()
         return graph
 
-    def _graph_step(self, half: Half, train: Entries, size: int, losses_of: Callable[..., Tensor] | None) -> None:
-        assert losses_of is not None  # set by the first epoch
+    def _graph_step(self, half: Half, train: Entries, size: int, losses_of: Callable[..., Tensor]) -> None:
         given = self.buffers
         self.optimizer.zero_grad()
         places = given["slots"][:size] + given["position"]
