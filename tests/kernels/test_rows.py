@@ -29,28 +29,27 @@ def problem(modes, entries=400, rank=3, seed=0):
     return indices, tables, targets, weights
 
 
-def solved(solver, indices, tables, targets, weights, mode, ridge, *, evaluate=True):
+def solved(solver, indices, tables, targets, weights, mode, ridge, **options):
     others = [m for m in range(len(tables)) if m != mode]
     view = ModeView.of(indices, mode, others, len(tables[mode]))
     table = tables[mode].clone()
     amount = torch.full((len(table),), float(ridge)) if np.isscalar(ridge) else ridge
-    values = solver(view, [tables[m] for m in others], targets, weights, amount, table, evaluate=evaluate)
+    values = solver(view, [tables[m] for m in others], targets, weights, amount, table, **options)
     return table, values
 
 
-def by_numpy(indices, tables, targets, weights, mode, ridge):
+def by_numpy(indices, tables, targets, weights, mode, ridge, prior=None, sums=False):
     """One row after the other by a general least-squares routine: the ridge is rank more equations."""
     rank = tables[0].shape[1]
     rows = np.zeros((len(tables[mode]), rank))
-    h = np.ones((len(indices), rank))
-    for m, table in enumerate(tables):
-        if m != mode:
-            h *= table.double().numpy()[indices[:, m].numpy()]
+    looked_up = [t.double().numpy()[indices[:, m].numpy()] for m, t in enumerate(tables) if m != mode]
+    h = np.sum(looked_up, axis=0) if sums else np.prod(looked_up, axis=0)
     root = np.ones(len(indices)) if weights is None else np.sqrt(weights.double().numpy())
     for row in range(len(rows)):
         mine = (indices[:, mode] == row).numpy()
         left = np.vstack([h[mine] * root[mine, None], np.sqrt(ridge) * np.eye(rank)])
-        right = np.concatenate([targets.double().numpy()[mine] * root[mine], np.zeros(rank)])
+        drawn = np.zeros(rank) if prior is None else prior[row].double().numpy()
+        right = np.concatenate([targets.double().numpy()[mine] * root[mine], np.sqrt(ridge) * drawn])
         rows[row] = np.linalg.lstsq(left, right, rcond=None)[0]
     return rows, (h * rows[indices[:, mode].numpy()]).sum(axis=1)
 
@@ -66,6 +65,30 @@ def test_every_row_is_the_ridge_solution(engine, modes, weighed):
         rows, expected = by_numpy(indices, tables, targets, weights, mode, 0.7)
         np.testing.assert_allclose(found.numpy(), rows, rtol=2e-4, atol=2e-5)
         np.testing.assert_allclose(values.numpy(), expected, rtol=2e-4, atol=5e-5)
+
+
+@pytest.mark.parametrize("engine", ["reference", *COMPILED])
+@pytest.mark.parametrize("sums", [False, True])
+@pytest.mark.parametrize("modes", [2, 3, 4, 5])
+def test_rows_are_drawn_to_the_prior_and_others_may_be_summed(engine, modes, sums):
+    indices, tables, targets, weights = problem(modes)
+    indices = torch.where(indices == 2, 0, indices)  # a row without entries
+    prior = torch.randn(SHAPE[0], 3, generator=torch.Generator().manual_seed(9))
+    same = (indices, tables, targets, weights, 0, 1.3)
+    found, values = solved(pick_engine(engine, "cpu").solve_rows, *same, prior=prior, sums=sums)
+    rows, expected = by_numpy(*same, prior, sums)
+    np.testing.assert_allclose(found.numpy(), rows, rtol=2e-4, atol=2e-5)
+    np.testing.assert_allclose(values.numpy(), expected, rtol=2e-4, atol=5e-5)
+    torch.testing.assert_close(found[2], prior[2])
+
+
+@pytest.mark.parametrize("engine", ["reference", *COMPILED])
+def test_a_row_without_a_solution_becomes_the_prior(engine):
+    indices, tables, targets, _ = problem(3)
+    prior = torch.randn(SHAPE[0], 3)
+    huge = [1e30 * table for table in tables]
+    found, _ = solved(pick_engine(engine, "cpu").solve_rows, indices, huge, targets, None, 0, 0.0, prior=prior)
+    torch.testing.assert_close(found, prior)
 
 
 @pytest.mark.parametrize("engine", COMPILED)

@@ -35,18 +35,18 @@ def problem(modes, rank, entries=150, seed=0):
     return indices.to(DEVICE), tables, numbers(entries, seed=seed + 9), weights
 
 
-def solved(solver, indices, tables, targets, weights, mode, ridge, *, evaluate=True):
+def solved(solver, indices, tables, targets, weights, mode, ridge, **options):
     others = [m for m in range(len(tables)) if m != mode]
     view = ModeView.of(indices, mode, others, len(tables[mode]))
     table = tables[mode].clone()
     ridges = ridge * (1 + torch.arange(len(table), device=DEVICE))  # a row has a ridge of its own
-    values = solver(view, [tables[m] for m in others], targets, weights, ridges, table, evaluate=evaluate)
+    values = solver(view, [tables[m] for m in others], targets, weights, ridges, table, **options)
     return table, values
 
 
-def assert_same_solution(*given, rtol=1e-3, atol=1e-4):
-    expected, expected_values = solved(solve_rows, *given)
-    found, values = solved(solve_rows_triton, *given)
+def assert_same_solution(*given, rtol=1e-3, atol=1e-4, **options):
+    expected, expected_values = solved(solve_rows, *given, **options)
+    found, values = solved(solve_rows_triton, *given, **options)
     torch.testing.assert_close(found, expected, rtol=rtol, atol=atol)
     torch.testing.assert_close(values, expected_values, rtol=rtol, atol=10 * atol)
 
@@ -76,6 +76,19 @@ def test_rows_longer_than_a_segment_are_added_up(monkeypatch, modes, rank, weigh
     assert cut.slots.tolist() == [0, 0, 1, 1, -1, *[2] * 7, -1, -1, -1]
     assert cut.long_rows.tolist() == [0, 1, 3]
     assert_same_solution(indices, tables, targets, weights if weighed else None, 0, 0.5)
+
+
+@pytest.mark.parametrize("sums", [False, True])
+@pytest.mark.parametrize("segment", [16, 1024])
+@pytest.mark.parametrize(("modes", "rank"), [(1, 1), (2, 3), (3, 16), (4, 20)])
+def test_rows_are_drawn_to_the_prior_and_others_may_be_summed(monkeypatch, modes, rank, segment, sums):
+    monkeypatch.setattr(triton_rows, "SEGMENT", segment)
+    indices, tables, targets, weights = problem(modes, rank)
+    indices[indices[:, 0] == 2, 0] = 0
+    prior = numbers(SHAPE[0], rank, seed=3)
+    assert_same_solution(indices, tables, targets, weights, 0, 0.5, prior=prior, sums=sums)
+    found, _ = solved(solve_rows_triton, indices, tables, targets, weights, 0, 0.5, prior=prior, sums=sums)
+    torch.testing.assert_close(found[2], prior[2])
 
 
 @pytest.mark.parametrize("segment", [16, 1024])

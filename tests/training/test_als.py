@@ -40,8 +40,8 @@ def penalised(als, targets):
             continue
         many = len(block.modes)
         unit = als.spread ** (2 - 2 / many)
-        for n, table in zip(block.modes, block.factors.tables, strict=True):
-            counts = als.views[block.modes, n].counts
+        for k, table in enumerate(block.tables):
+            counts = als.views[block.modes, k].counts
             weight = als.ridge * counts if many > 1 else torch.full_like(counts, als.pull, dtype=torch.float32)
             total = total + unit * (weight[:, None] * table.detach().square()).sum()
     return float(total)

@@ -58,6 +58,8 @@ def solve_rows_numba(
     table: Tensor,
     *,
     evaluate: bool = True,
+    prior: Tensor | None = None,
+    sums: bool = False,
 ) -> Tensor:
     """As :func:`jointensor.kernels.rows.solve_rows`, for tensors on the CPU in 32 bits."""
     threads = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
@@ -65,10 +67,11 @@ def solve_rows_numba(
     values = np.empty(len(targets) if evaluate else 0, dtype=np.float32)
     stacked, offsets = _stack(others, table.shape[1])
     weighed = np.ones(1, np.float32) if weights is None else weights.detach().numpy()
+    drawn = np.zeros((0, table.shape[1]), np.float32) if prior is None else prior.detach().numpy()
     with blas_alone():
         _solve(
             view.order.numpy(), starts, view.columns.numpy(), stacked, offsets, targets.detach().numpy(), weighed,
-            ridge.numpy(), table.detach().numpy(), values, _runs(starts, threads * SHARE),
+            ridge.numpy(), table.detach().numpy(), values, _runs(starts, threads * SHARE), drawn, sums,
         )  # fmt: skip
     return torch.from_numpy(values)
 
@@ -113,7 +116,7 @@ CACHE = _can_cache()
 
 
 @njit(parallel=True, cache=CACHE, nogil=True)
-def _solve(order, starts, columns, stacked, offsets, targets, weights, ridge, table, values, runs):  # type: ignore[no-untyped-def]
+def _solve(order, starts, columns, stacked, offsets, targets, weights, ridge, table, values, runs, prior, sums):  # type: ignore[no-untyped-def]
     rank = table.shape[1]
     modes = columns.shape[0]
     width = rank if rank % 4 == 0 else rank + 1  # y is one more column, where BLAS has room in its tiles of four
@@ -135,7 +138,7 @@ def _solve(order, starts, columns, stacked, offsets, targets, weights, ridge, ta
                 many = min(BLOCK, end - block)
                 first = block - begin if keep else 0
                 h = kept[first : first + many]
-                _gather(h, block, many, modes, columns, stacked, offsets, rank)
+                _gather(h, block, many, modes, columns, stacked, offsets, rank, sums)
                 for e in range(many):
                     y[e] = targets[order[block + e]]
                 if width > rank:
@@ -155,9 +158,12 @@ def _solve(order, starts, columns, stacked, offsets, targets, weights, ridge, ta
                     right[r] += side[r]
                     for c in range(rank):
                         gram[r, c] += product[r, c]
-            _cholesky(gram, right, ridge[row])
+            if prior.shape[0]:
+                for r in range(rank):
+                    right[r] += ridge[row] * prior[row, r]
+            solved = _cholesky(gram, right, ridge[row])
             for r in range(rank):
-                table[row, r] = right[r]
+                table[row, r] = right[r] if solved or not prior.shape[0] else prior[row, r]
             if values.shape[0] == 0:
                 continue
             for block in range(begin, end, BLOCK):
@@ -165,7 +171,7 @@ def _solve(order, starts, columns, stacked, offsets, targets, weights, ridge, ta
                 first = block - begin if keep else 0
                 h = kept[first : first + many]
                 if not keep:
-                    _gather(h, block, many, modes, columns, stacked, offsets, rank)
+                    _gather(h, block, many, modes, columns, stacked, offsets, rank, sums)
                 _evaluate(h, table[row], order[block : block + many], values)
 
 
@@ -180,7 +186,7 @@ def _evaluate(h, row, order, values):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=CACHE, nogil=True)
-def _gather(h, block, many, modes, columns, stacked, offsets, rank):  # type: ignore[no-untyped-def]
+def _gather(h, block, many, modes, columns, stacked, offsets, rank, sums):  # type: ignore[no-untyped-def]
     """Khatri-Rao rows of some sorted entries; ones where there are no other modes. Up to three modes in one go."""
     if modes == 0:
         h[:many, :rank] = 1.0
@@ -189,6 +195,13 @@ def _gather(h, block, many, modes, columns, stacked, offsets, rank):  # type: ig
             a = stacked[offsets[0] + columns[0, block + e]]
             for r in range(rank):
                 h[e, r] = a[r]
+    elif sums:
+        h[:many, :rank] = 0.0
+        for m in range(modes):
+            for e in range(many):
+                a = stacked[offsets[m] + columns[m, block + e]]
+                for r in range(rank):
+                    h[e, r] += a[r]
     elif modes == 2:
         for e in range(many):
             a, b = stacked[offsets[0] + columns[0, block + e]], stacked[offsets[1] + columns[1, block + e]]
@@ -209,7 +222,7 @@ def _gather(h, block, many, modes, columns, stacked, offsets, rank):  # type: ig
 
 @njit(cache=CACHE, nogil=True)
 def _cholesky(gram, right, ridge):  # type: ignore[no-untyped-def]
-    """Solve ``(gram + ridge I) x = right`` in place of ``right``; zero where there is no solution."""
+    """Solve ``(gram + ridge I) x = right`` in place of ``right``; zero, and false, where there is no solution."""
     rank = right.shape[0]
     trace = 0.0
     for r in range(rank):
@@ -223,7 +236,7 @@ def _cholesky(gram, right, ridge):  # type: ignore[no-untyped-def]
             pivot -= gram[c, k] * gram[c, k]
         if not pivot > 0.0:
             right[:] = 0.0
-            return
+            return False
         pivot = np.sqrt(pivot)
         gram[c, c] = pivot
         for r in range(c + 1, rank):
@@ -242,4 +255,5 @@ def _cholesky(gram, right, ridge):  # type: ignore[no-untyped-def]
     for r in range(rank):
         if not np.isfinite(right[r]):
             right[:] = 0.0
-            return
+            return False
+    return True

@@ -2,7 +2,9 @@
 
 For row i of mode n, over its entries e with h_e = Π_{m ≠ n} A_m(i_m, :) and targets y_e:
 
-    a_i = (Σ_e w_e h_e h_eᵀ + ridge_i I)⁻¹ Σ_e w_e h_e y_e
+    a_i = (Σ_e w_e h_e h_eᵀ + ridge_i I)⁻¹ (Σ_e w_e h_e y_e + ridge_i p_i)
+
+p_i is zero unless a prior is given.
 
 An engine is a function with the signature of :func:`solve_rows`; this one is plain torch, works anywhere and is what
 the others are tested against.
@@ -71,6 +73,8 @@ class RowSolver(Protocol):
         table: Tensor,
         *,
         evaluate: bool = True,
+        prior: Tensor | None = None,
+        sums: bool = False,
     ) -> Tensor:
         """Solve all rows of ``table`` in place; returns the values of the entries where they are asked for."""
 
@@ -84,6 +88,8 @@ def solve_rows(
     table: Tensor,
     *,
     evaluate: bool = True,
+    prior: Tensor | None = None,
+    sums: bool = False,
 ) -> Tensor:
     """Solve all rows of ``table (I, R)`` in place; returns h_eᵀ a_i of every entry, ``(entries,)``.
 
@@ -98,9 +104,13 @@ def solve_rows(
     ridge
         What is added to the diagonal of each row's system, ``(I,)``.
     table
-        Rows without entries, and rows whose system has no solution, become zero.
+        Rows without entries, and rows whose system has no solution, become what the ridge draws them to.
     evaluate
         Whether the values are asked for; an empty tensor is returned otherwise.
+    prior
+        What the ridge draws the rows to, ``(I, R)``; zero without one.
+    sums
+        Whether h_e is the sum of the others' rows, as in a factorisation machine, not their product.
     """
     size, rank = table.shape
     rows = torch.repeat_interleave(torch.arange(size, device=table.device), view.counts)  # (entries,)
@@ -108,41 +118,45 @@ def solve_rows(
     right = table.new_zeros(size, rank)
     for start in range(0, len(rows), CHUNK):
         part = slice(start, start + CHUNK)
-        h = khatri_rao(view, others, part, table)  # (chunk, R)
+        h = khatri_rao(view, others, part, table, sums=sums)  # (chunk, R)
         place = view.order[part].long()
         weighed = h if weights is None else h * weights[place, None]
         gram.index_add_(0, rows[part], weighed[:, :, None] * h[:, None, :])
         right.index_add_(0, rows[part], weighed * targets[place, None])
-    table.copy_(solve_spd(gram, right, ridge))
+    table.copy_(solve_spd(gram, right, ridge, prior))
     if not evaluate:
         return targets.new_empty(0)
     values = torch.empty_like(targets)
     for start in range(0, len(rows), CHUNK):
         part = slice(start, start + CHUNK)
-        h = khatri_rao(view, others, part, table)
+        h = khatri_rao(view, others, part, table, sums=sums)
         values[view.order[part].long()] = (h * table[rows[part]]).sum(dim=1)
     return values
 
 
-def khatri_rao(view: ModeView, others: Sequence[Tensor], part: slice, like: Tensor) -> Tensor:
+def khatri_rao(view: ModeView, others: Sequence[Tensor], part: slice, like: Tensor, *, sums: bool = False) -> Tensor:
     """h_e of some sorted entries, ``(entries, R)``; ones where there are no other modes."""
-    entries = len(view.order[part])
-    h = like.new_ones(entries, like.shape[1])
-    for column, other in zip(view.columns, others, strict=True):
-        h = h * other.index_select(0, column[part])
+    rows = [other.index_select(0, column[part]) for column, other in zip(view.columns, others, strict=True)]
+    if not rows:
+        return like.new_ones(len(view.order[part]), like.shape[1])
+    h = rows[0]
+    for row in rows[1:]:
+        h = h + row if sums else h * row
     return h
 
 
-def solve_spd(gram: Tensor, right: Tensor, ridge: Tensor) -> Tensor:
-    """Solutions of ``(gram + ridge I) x = right`` for symmetric systems, never NaN.
+def solve_spd(gram: Tensor, right: Tensor, ridge: Tensor, prior: Tensor | None = None) -> Tensor:
+    """Solutions of ``(gram + ridge I) x = right + ridge prior`` for symmetric systems, never NaN.
 
     The diagonal is lifted by a millionth of its mean, which a singular system needs and a regular one
-    does not notice. What has no solution even then is zero.
+    does not notice. What has no solution even then is the prior, or zero.
     """
     diagonal = gram.diagonal(dim1=1, dim2=2)  # (systems, R)
     lift = ridge + 1e-6 * diagonal.mean(dim=1) + torch.finfo(gram.dtype).tiny ** 0.5
     system = gram + torch.diag_embed(lift[:, None].expand_as(diagonal))
+    if prior is not None:
+        right = right + ridge[:, None] * prior
     factor, failed = torch.linalg.cholesky_ex(system)
     solved = torch.cholesky_solve(right[:, :, None], factor).squeeze(2)
     usable = (failed == 0) & torch.isfinite(solved).all(dim=1)
-    return torch.where(usable[:, None], solved, 0.0)
+    return torch.where(usable[:, None], solved, torch.zeros_like(solved) if prior is None else prior)

@@ -63,11 +63,13 @@ def solve_rows_triton(
     table: Tensor,
     *,
     evaluate: bool = True,
+    prior: Tensor | None = None,
+    sums: bool = False,
 ) -> Tensor:
     """As :func:`jointensor.kernels.rows.solve_rows`, for tensors on a GPU in 32 bits."""
     size, rank = table.shape
     if rank > MOST_RANK or size == 0:
-        return solve_rows(view, others, targets, weights, ridge, table, evaluate=evaluate)
+        return solve_rows(view, others, targets, weights, ridge, table, evaluate=evaluate, prior=prior, sums=sums)
     cut = view.remember("segments", lambda: segments_of(view))
     stacked, offsets = _stack(others, table)
     padded = max(16, triton.next_power_of_2(rank))  # the least a matrix product takes
@@ -75,14 +77,42 @@ def solve_rows_triton(
     right = table.new_zeros(len(cut.long_rows), padded)
     entries = len(targets)
     weighed = targets if weights is None else weights
-    shape = {"rank": rank, "MODES": len(others), "RANK": padded, "BLOCK": BLOCK, "num_warps": 1 if padded <= 32 else 4}
+    drawn = table if prior is None else prior
+    shape = {
+        "SUMS": sums,
+        "rank": rank,
+        "MODES": len(others),
+        "RANK": padded,
+        "BLOCK": BLOCK,
+        "num_warps": 1 if padded <= 32 else 4,
+    }
     given = (view.order, view.columns, stacked, offsets, entries)
     _accumulate[(len(cut.rows),)](
-        *cut[:4], *given, targets, weighed, ridge, table, gram, right, WEIGHTED=weights is not None, **shape
+        *cut[:4],
+        *given,
+        targets,
+        weighed,
+        ridge,
+        drawn,
+        table,
+        gram,
+        right,
+        WEIGHTED=weights is not None,
+        DRAWN=prior is not None,
+        **shape,
     )
     if len(cut.long_rows):
         _solve_long[(len(cut.long_rows),)](
-            cut.long_rows, gram, right, ridge, table, rank=rank, RANK=padded, num_warps=shape["num_warps"]
+            cut.long_rows,
+            gram,
+            right,
+            ridge,
+            drawn,
+            table,
+            DRAWN=prior is not None,
+            rank=rank,
+            RANK=padded,
+            num_warps=shape["num_warps"],
         )
     if not evaluate:
         return targets.new_empty(0)
@@ -103,22 +133,24 @@ def _stack(others: Sequence[Tensor], table: Tensor) -> tuple[Tensor, Tensor]:
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _khatri_rao(  # type: ignore[no-untyped-def]
-    e, live, columns, stacked, offsets, entries, rank: tl.constexpr, MODES: tl.constexpr,
+    e, live, columns, stacked, offsets, entries, SUMS: tl.constexpr, rank: tl.constexpr, MODES: tl.constexpr,
     RANK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """h_e of some sorted entries, ``(BLOCK, RANK)``; zero outside of them and of the rank."""
     r = tl.arange(0, RANK)
     inside = live[:, None] & (r < rank)[None, :]
-    h = tl.where(inside, tl.full((BLOCK, RANK), 1.0, tl.float32), 0.0)
+    h = tl.where(inside, tl.full((BLOCK, RANK), 0.0 if SUMS and MODES else 1.0, tl.float32), 0.0)
     for m in tl.static_range(MODES):
         column = tl.load(columns + m * entries + e, mask=live, other=0).to(tl.int64) + tl.load(offsets + m)
-        h *= tl.load(stacked + column[:, None] * rank + r[None, :], mask=inside, other=0.0)
+        row = tl.load(stacked + column[:, None] * rank + r[None, :], mask=inside, other=0.0)
+        h = h + row if SUMS else h * row
     return h
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _solve_spd(a, b, ridge, rank: tl.constexpr, RANK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Solve ``(a + ridge I) x = b`` by elimination, ``(RANK, RANK)`` and ``(RANK,)``; zero where there is no solution.
+def _solve_spd(a, b, ridge, drawn, rank: tl.constexpr, RANK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Solve ``(a + ridge I) x = b + ridge drawn`` by elimination, ``(RANK, RANK)`` and ``(RANK,)``; ``drawn`` where
+    there is no solution.
 
     A symmetric positive system needs no exchange of rows. The same lift as in ``solve_spd`` of the reference.
     """
@@ -126,6 +158,7 @@ def _solve_spd(a, b, ridge, rank: tl.constexpr, RANK: tl.constexpr):  # type: ig
     eye = r[:, None] == r[None, :]
     lift = ridge + 1e-6 * tl.sum(tl.sum(tl.where(eye, a, 0.0), 1), 0) / rank + 1e-19
     a += tl.where(eye, tl.where(r < rank, lift, 1.0)[:, None], 0.0)
+    b += ridge * drawn
     least = lift
     for k in range(rank):
         here = r == k
@@ -138,13 +171,21 @@ def _solve_spd(a, b, ridge, rank: tl.constexpr, RANK: tl.constexpr):  # type: ig
         a = tl.where(here[:, None], row[None, :], a - column[:, None] * row[None, :])
         b = tl.where(here, solved, b - column * solved)
     worst = tl.max(tl.where(tl.abs(b) < 3e38, 0, 1), 0)  # NaN and infinity compare false
-    return tl.where((least > 0) & (worst == 0), b, 0.0)
+    return tl.where((least > 0) & (worst == 0), b, drawn)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _prior(prior, row, r, DRAWN: tl.constexpr, rank: tl.constexpr, RANK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """What the ridge draws a row to, ``(RANK,)``."""
+    if DRAWN:
+        return tl.load(prior + row * rank + r, mask=r < rank, other=0.0)
+    return tl.zeros((RANK,), tl.float32)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _accumulate(  # type: ignore[no-untyped-def]
-    rows, begins, ends, slots, order, columns, stacked, offsets, entries, targets, weights, ridge, table, gram, right,
-    WEIGHTED: tl.constexpr, rank: tl.constexpr, MODES: tl.constexpr, RANK: tl.constexpr, BLOCK: tl.constexpr,
+    rows, begins, ends, slots, order, columns, stacked, offsets, entries, targets, weights, ridge, prior, table, gram,
+    right, WEIGHTED: tl.constexpr, DRAWN: tl.constexpr, SUMS: tl.constexpr, rank: tl.constexpr, MODES: tl.constexpr, RANK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Normal equations of one segment; a whole row is solved at once, a part of one is added to its slot."""
     segment = tl.program_id(0)
@@ -155,7 +196,7 @@ def _accumulate(  # type: ignore[no-untyped-def]
     for start in range(begin, end, BLOCK):
         e = start + tl.arange(0, BLOCK)
         live = e < end
-        h = _khatri_rao(e, live, columns, stacked, offsets, entries, rank, MODES, RANK, BLOCK)
+        h = _khatri_rao(e, live, columns, stacked, offsets, entries, SUMS, rank, MODES, RANK, BLOCK)
         place = tl.load(order + e, mask=live, other=0)
         y = tl.load(targets + place, mask=live, other=0.0)
         weighed = h
@@ -166,7 +207,8 @@ def _accumulate(  # type: ignore[no-untyped-def]
     row = tl.load(rows + segment).to(tl.int64)
     slot = tl.load(slots + segment).to(tl.int64)
     if slot < 0:
-        x = _solve_spd(a, b, tl.load(ridge + row), rank, RANK)
+        towards = _prior(prior, row, r, DRAWN, rank, RANK)
+        x = _solve_spd(a, b, tl.load(ridge + row), towards, rank, RANK)
         tl.store(table + row * rank + r, x, mask=r < rank)
     else:
         tl.atomic_add(gram + slot * RANK * RANK + r[:, None] * RANK + r[None, :], a)
@@ -174,21 +216,24 @@ def _accumulate(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _solve_long(long_rows, gram, right, ridge, table, rank: tl.constexpr, RANK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _solve_long(  # type: ignore[no-untyped-def]
+    long_rows, gram, right, ridge, prior, table, DRAWN: tl.constexpr, rank: tl.constexpr, RANK: tl.constexpr
+):
     """Solve a row whose segments were added up in a slot."""
     slot = tl.program_id(0).to(tl.int64)
     r = tl.arange(0, RANK)
     a = tl.load(gram + slot * RANK * RANK + r[:, None] * RANK + r[None, :])
     b = tl.load(right + slot * RANK + r)
     row = tl.load(long_rows + slot).to(tl.int64)
-    x = _solve_spd(a, b, tl.load(ridge + row), rank, RANK)
+    towards = _prior(prior, row, r, DRAWN, rank, RANK)
+    x = _solve_spd(a, b, tl.load(ridge + row), towards, rank, RANK)
     tl.store(table + row * rank + r, x, mask=r < rank)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _evaluate(  # type: ignore[no-untyped-def]
     rows, begins, ends, order, columns, stacked, offsets, entries, table, values,
-    rank: tl.constexpr, MODES: tl.constexpr, RANK: tl.constexpr, BLOCK: tl.constexpr,
+    SUMS: tl.constexpr, rank: tl.constexpr, MODES: tl.constexpr, RANK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """h_eᵀ a_i of the entries of one segment."""
     segment = tl.program_id(0)
@@ -199,6 +244,6 @@ def _evaluate(  # type: ignore[no-untyped-def]
     for start in range(begin, end, BLOCK):
         e = start + tl.arange(0, BLOCK)
         live = e < end
-        h = _khatri_rao(e, live, columns, stacked, offsets, entries, rank, MODES, RANK, BLOCK)
+        h = _khatri_rao(e, live, columns, stacked, offsets, entries, SUMS, rank, MODES, RANK, BLOCK)
         place = tl.load(order + e, mask=live, other=0)
         tl.store(values + place, tl.sum(h * a[None, :], 1), mask=live)

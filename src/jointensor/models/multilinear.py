@@ -1,59 +1,47 @@
-"""g: the multilinear half, a sum of blocks, each a sum of products over a subset of modes.
+"""g: the multilinear half, a sum of blocks.
 
-============  ==============================================  ==========================
-block         value of an entry                               in the paper
-============  ==============================================  ==========================
-``mean``      one number                                      –
-``bias``      Σ_n b_n(i_n)                                    –
-``cp:R``      Σ_r Π_n A_n(i_n, r) over all modes              eq. (2), g itself
-``tucker:K``  Σ_k W(k_1, …, k_N) Π_n A_n(i_n, k_n)            a baseline
-============  ==============================================  ==========================
+==================  ==================================================================  ==================
+block               value of an entry                                                   in the paper
+==================  ==================================================================  ==================
+``mean``            one number                                                          –
+``bias``            Σ_n b_n(i_n)                                                        –
+``cp:R``            Σ_r Π_n A_n(i_n, r) over all modes                                  eq. (2), g itself
+``pairs:K``         Σ_{n<m} Σ_k P_nm(i_n, k) Q_nm(i_m, k), tables of its own per pair   –
+``fm:K``            Σ_{n<m} ⟨v_n(i_n), v_m(i_m)⟩, one vector per label                  –
+``implicit:A/B``    to v_A(i) of ``fm``: the labels of mode B that i was seen with      –
+``tables``          one number per observed combination of two or more modes            –
+``tables:A/B``      the same for some modes only                                        –
+``local:A``         residuals of the nearest entries along an ordered mode              –
+``tucker:K``        Σ_k W(k_1, …, k_N) Π_n A_n(i_n, k_n)                                a baseline
+==================  ==================================================================  ==================
 
 Every block is linear in each of its tables when the others are fixed. ``tucker:20x5x20`` has a rank per mode.
+Modes are given by position here, by name on the command line. ``local`` (and ``tables``, where blocks are not
+sampled) is fitted after everything else, to residuals of entries that were left out: see
+:mod:`jointensor.training.memory`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import combinations
 
 import torch
 from torch import Tensor, nn
 
 from jointensor.errors import ConfigError
-from jointensor.models.factors import Factors, multiply_modes
+from jointensor.models.blocks import Combinations, Product, SharedPairs, countable
+from jointensor.models.factors import Factors
 from jointensor.models.tucker import Tucker
 from jointensor.registry import nearest
 
-BLOCKS = ("mean", "bias", "cp:R", "tucker:K")
+BLOCKS = (
+    "mean", "bias", "cp:R", "pairs:K", "fm:K", "implicit:A/B", "tables", "tables:A/B", "local:A", "tucker:K",
+)  # fmt: skip
 """How blocks are written."""
 
-
-class Product(nn.Module):
-    """Σ_r Π_{n ∈ modes} A_n(i_n, r): the one shape that all blocks share.
-
-    Without modes the product is empty and the block is one number, held in ``constant``.
-    """
-
-    def __init__(self, shape: Sequence[int], modes: Sequence[int], rank: int) -> None:
-        super().__init__()
-        self.modes = tuple(modes)
-        self.fuses = "cp_values" if len(self.modes) > 1 else None
-        self.fused: Callable[[Tensor, Tensor], Tensor] | None = None
-        """Values of rows by a compiled engine, see :class:`jointensor.kernels.Engine`."""
-        self.factors = Factors([shape[n] for n in modes], rank) if modes else None
-        self.constant = None if modes else nn.Parameter(torch.zeros(()))
-
-    def forward(self, indices: Tensor) -> Tensor:
-        """Values of the entries, ``(batch, all modes)`` → ``(batch,)``."""
-        if self.constant is not None:
-            return self.constant.expand(len(indices))
-        assert self.factors is not None  # one of the two is there
-        if len(self.modes) < indices.shape[1]:
-            indices = torch.stack([indices[:, n] for n in self.modes], dim=1)
-        if self.fused is not None:
-            return self.fused(self.factors.stacked, self.factors.places(indices))
-        rows = self.factors(indices)
-        return multiply_modes(rows).sum(dim=1)  # (batch, modes, rank) → (batch, rank) → (batch,)
+BARE, RANKED, PLACED = ("mean", "bias", "tables"), ("cp", "pairs", "fm"), ("implicit", "tables", "local")
+"""Blocks without an argument, with one rank, and with modes."""
 
 
 class Multilinear(nn.Module):
@@ -92,6 +80,12 @@ class Multilinear(nn.Module):
             start += len(tables[-1])
         return torch.cat(tables).index_select(0, torch.cat(places)).view(len(places), -1).sum(dim=0)
 
+    def see(self, indices: Tensor) -> None:
+        """Let blocks whose size depends on the training entries look at them, ``(entries, modes)``."""
+        for block in self.blocks.values():
+            if isinstance(block, Combinations | SharedPairs):
+                block.see(indices)
+
     @torch.no_grad()
     def become(self, level: float) -> bool:
         """Become a constant; returns whether the blocks can: without ``mean`` they can be zero only."""
@@ -116,41 +110,104 @@ def linear_spec(rank: int) -> str:
     return f"cp:{rank}" if rank else ""
 
 
-def parse_blocks(spec: str) -> dict[str, tuple[int, ...]]:
-    """Block names and ranks of ``"mean+bias+cp:4"``.
+def parse_blocks(spec: str, find: Callable[[str], int] | None = None) -> dict[str, tuple[int, ...]]:
+    """Blocks with their ranks, or the positions of their modes.
 
+    Parameters
+    ----------
+    spec
+        Blocks joined by ``+``.
+    find
+        Position of a mode by its name; without it modes are given by position.
+
+    Examples
+    --------
     >>> parse_blocks("mean + bias + cp:4")
     {'mean': (), 'bias': (), 'cp': (4,)}
     >>> parse_blocks("tucker:20x5x20")
     {'tucker': (20, 5, 20)}
+    >>> parse_blocks("fm:10+implicit:user/movie", ["user", "movie", "day"].index)
+    {'fm': (10,), 'implicit:0/1': (0, 1)}
     """
     blocks: dict[str, tuple[int, ...]] = {}
     for piece in filter(None, (piece.strip() for piece in spec.split("+"))):
         name, sign, text = piece.partition(":")
         if name not in [known.partition(":")[0] for known in BLOCKS]:
             raise ConfigError(f"there is no multilinear block '{name}'; {nearest(name, BLOCKS)}")
-        if name in blocks:
+        numbers = _modes(piece, text, find) if sign and name in PLACED else _ranks(piece, name, text if sign else None)
+        key = f"{name}:{'/'.join(map(str, numbers))}" if sign and name in PLACED else name
+        if key in blocks:
             raise ConfigError(f"block '{name}' occurs twice in '{spec}'")
-        ranks = text.split("x") if sign else []
-        fits = not sign if name in ("mean", "bias") else len(ranks) == 1 if name == "cp" else bool(ranks)
-        if not fits or not all(rank.isdecimal() and int(rank) > 0 for rank in ranks):
-            raise ConfigError(
-                f"'{piece}': write mean, bias, cp:R with R at least 1, tucker:K, or tucker:K1xK2x… with a rank per mode"
-            )
-        blocks[name] = tuple(map(int, ranks))
+        blocks[key] = numbers
+    if any(key.startswith("implicit") for key in blocks) and "fm" not in blocks:
+        raise ConfigError(f"'{spec}': implicit labels add to the vectors of an fm block; write fm:K too")
     return blocks
+
+
+def by_position(spec: str, find: Callable[[str], int]) -> str:
+    """The same blocks with modes by position.
+
+    >>> by_position("cp:4+local:day", ["user", "movie", "day"].index)
+    'cp:4+local:2'
+    """
+    ranks = {name: "x".join(map(str, numbers)) for name, numbers in parse_blocks(spec, find).items()}
+    return "+".join(f"{name}:{ranks[name]}" if ranks[name] and ":" not in name else name for name in ranks)
+
+
+def _ranks(piece: str, name: str, text: str | None) -> tuple[int, ...]:
+    ranks = [] if text is None else text.split("x")
+    fits = text is None if name in BARE else len(ranks) == 1 if name in RANKED else bool(ranks) and name == "tucker"
+    if not fits or not all(rank.isdecimal() and int(rank) > 0 for rank in ranks):
+        raise ConfigError(
+            f"'{piece}': write mean, bias, cp:R with R at least 1, pairs:K, fm:K, implicit:A/B, tables, tables:A/B, "
+            "local:A, tucker:K, or tucker:K1xK2x… with a rank per mode"
+        )
+    return tuple(map(int, ranks))
+
+
+def _modes(piece: str, text: str, find: Callable[[str], int] | None) -> tuple[int, ...]:
+    names = [name.strip() for name in text.split("/")]
+    if find is None and not all(name.isdecimal() for name in names):
+        raise ConfigError(f"'{piece}': modes are given by position here, such as tables:0/2")
+    places = tuple(int(name) if find is None else find(name) for name in names)
+    wanted = {"local": (1, 1), "implicit": (2, 2)}.get(piece.partition(":")[0], (1, 99))
+    if len(set(places)) != len(places) or not wanted[0] <= len(places) <= wanted[1]:
+        raise ConfigError(f"'{piece}': write local:A, implicit:A/B or tables:A/B/…, different modes joined by /")
+    return places
 
 
 def _make_blocks(shape: Sequence[int], spec: str) -> dict[str, nn.Module]:
     every = range(len(shape))
+    parsed = parse_blocks(spec)
+    implicit = [modes for name, modes in parsed.items() if name.startswith("implicit:")]
     made: dict[str, nn.Module] = {}
-    for name, ranks in parse_blocks(spec).items():
+    for name, numbers in parsed.items():
+        if ":" in name and max(numbers) >= len(shape):
+            raise ConfigError(f"'{name}': the tensor has {len(shape)} modes, counted from 0")
         if name == "mean":
             made["mean"] = Product(shape, (), 1)
         elif name == "bias":
             made |= {f"bias_{n}": Product(shape, (n,), 1) for n in every}
         elif name == "cp":
-            made["cp"] = Product(shape, every, *ranks)
-        else:
-            made["tucker"] = Tucker(shape, ranks)
+            made["cp"] = Product(shape, every, *numbers)
+        elif name == "pairs":
+            made |= {f"pairs_{n}_{m}": Product(shape, (n, m), *numbers) for n, m in combinations(every, 2)}
+        elif name == "fm":
+            made["fm"] = SharedPairs(shape, *numbers, implicit)
+        elif name == "tables":
+            made |= {_table_name(modes): Combinations(shape, modes) for modes in all_subsets(shape)}
+        elif name.startswith("tables:"):
+            made[_table_name(numbers)] = Combinations(shape, numbers)
+        elif name == "tucker":
+            made["tucker"] = Tucker(shape, numbers)
     return made
+
+
+def all_subsets(shape: Sequence[int]) -> list[tuple[int, ...]]:
+    """Modes of every table: two or more of them, not all; those whose combinations can be numbered."""
+    every = [modes for k in range(2, len(shape)) for modes in combinations(range(len(shape)), k)]
+    return [modes for modes in every if countable(shape, modes)]
+
+
+def _table_name(modes: Sequence[int]) -> str:
+    return "table_" + "_".join(map(str, modes))

@@ -14,13 +14,29 @@ from torch import Tensor
 
 from jointensor.kernels.rows import ModeView, RowSolver
 from jointensor.models.joint import evaluate_in_batches
-from jointensor.models.multilinear import Multilinear, Product
+from jointensor.models.blocks import Combinations, Product, SharedPairs
+from jointensor.models.multilinear import Multilinear
 
 BATCH = 1 << 19
 """Entries that a block is evaluated on at a time."""
 
 COLLAPSED = 1e-6
 """A block whose values stay below this share of the values' spread has collapsed to zero."""
+
+
+Block = Product | SharedPairs | Combinations
+"""What can be solved: everything but ``tucker``."""
+
+
+class Pull(NamedTuple):
+    """What the rows of one table are drawn to, and how strongly."""
+
+    ridge: Tensor
+    """``(I,)``."""
+    prior: Tensor | None = None
+    """``(I, R)``; zero without one."""
+    scale: Tensor | None = None
+    """Of every component, ``(R,)``: ridge and prior hold for rows divided by it."""
 
 
 class Saved(NamedTuple):
@@ -40,7 +56,7 @@ class Als:
     Parameters
     ----------
     g
-        Its tables are changed in place. All its blocks must be products over modes (not ``tucker``).
+        Its tables are changed in place. All its blocks must be products or sums over modes (not ``tucker``).
     indices
         Training entries, ``(entries, modes)``.
     spread
@@ -50,19 +66,25 @@ class Als:
     """
 
     def __init__(self, g: Multilinear, indices: Tensor, *, spread: float, solver: RowSolver) -> None:
-        self.blocks = {name: cast(Product, block) for name, block in g.blocks.items()}
+        self.blocks = {name: cast(Block, block) for name, block in g.blocks.items()}
         self.indices, self.spread, self.solver = indices, spread, solver
         self.ridge, self.pull = 0.0, 0.0
         """Of blocks over several modes (λ) and of blocks over one (κ)."""
-        self.views = {
-            (block.modes, n): ModeView.of(indices, n, [m for m in block.modes if m != n], len(table))
-            for block in self.blocks.values()
-            if block.factors is not None
-            for n, table in zip(block.modes, block.factors.tables, strict=True)
-        }
+        self.views: dict[tuple[tuple[int, ...], int], ModeView] = {}
+        for block in self.blocks.values():
+            self._sort(block)
         self.g = g
         self.values: dict[str, Tensor] = {}
         self.refresh()
+
+    def _sort(self, block: Block) -> None:
+        """Views along every table of a block; those over the same modes are shared."""
+        if not block.tables or (block.modes, 0) in self.views:
+            return
+        columns = block.columns(self.indices)  # (entries, tables)
+        for k, table in enumerate(block.tables):
+            others = [m for m in range(len(block.tables)) if m != k]
+            self.views[block.modes, k] = ModeView.of(columns, k, others, len(table))
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -83,7 +105,7 @@ class Als:
 
     def collapsed(self) -> list[str]:
         """Blocks over several modes whose values are all zero: a ridge that is too large, or a start too small."""
-        several = [name for name, block in self.blocks.items() if len(block.modes) > 1]
+        several = [name for name, block in self.blocks.items() if len(block.tables) > 1]
         return [name for name in several if float(self.values[name].abs().max()) <= COLLAPSED * self.spread]
 
     def total(self) -> Tensor:
@@ -96,31 +118,68 @@ class Als:
         left = targets - self.total()
         for name, block in self.blocks.items():
             wanted = left + self.values[name]  # what the other blocks leave to this one
-            solve = self._solve_mean if block.factors is None else self._solve_rows
-            self.values[name] = solve(block, wanted, weights)
+            if isinstance(block, SharedPairs):
+                self.values[name] = self._solve_sums(name, block, wanted, weights)
+            elif block.tables:
+                self.values[name] = self._solve_product(name, block, wanted, weights)
+            else:
+                self.values[name] = self._solve_mean(cast(Product, block), wanted, weights)
             left = wanted - self.values[name]
 
     def _solve_mean(self, block: Product, wanted: Tensor, weights: Tensor | None) -> Tensor:
         assert block.constant is not None  # a block without modes is one number
+        wanted = self._aim(wanted)
         mean = wanted.mean() if weights is None else (weights * wanted).sum() / weights.sum()
         block.constant.copy_(mean)
         return mean.expand_as(wanted).clone()
 
-    def _solve_rows(self, block: Product, wanted: Tensor, weights: Tensor | None) -> Tensor:
-        assert block.factors is not None  # a block over modes has tables
-        tables = block.factors.tables
-        unit = self.spread ** (2 - 2 / len(tables))  # rows of k modes have the k-th root of the values' scale
-        values = wanted
-        for k, n in enumerate(block.modes):
-            view = self.views[block.modes, n]
-            counts = view.counts.to(wanted.dtype)  # (I_n,)
-            ridge = unit * self.ridge * counts if len(tables) > 1 else torch.full_like(counts, unit * self.pull)
-            others = [table for m, table in enumerate(tables) if m != k]
+    def _solve_product(self, name: str, block: Block, wanted: Tensor, weights: Tensor | None) -> Tensor:
+        tables, values = block.tables, wanted
+        for k, table in enumerate(tables):
+            view = self.views[block.modes, k]
+            pull = self._pull(name, k, table, view)
+            others = [other for m, other in enumerate(tables) if m != k]
+            if pull.scale is not None:
+                others[0] = others[0] * pull.scale
             last = k == len(tables) - 1
-            values = self.solver(view, others, wanted, weights, ridge, tables[k], evaluate=last)
+            values = self.solver(
+                view, others, self._aim(wanted), weights, pull.ridge, table, prior=pull.prior, evaluate=last
+            )
+            if pull.scale is not None:
+                table.mul_(pull.scale)
+        if isinstance(block, Combinations):
+            tables[0][-1] = 0.0  # no training entry looks there
         if len(tables) > 1:
             rebalance(tables)
         return values
+
+    def _solve_sums(self, name: str, block: SharedPairs, wanted: Tensor, weights: Tensor | None) -> Tensor:
+        """A block that has a part without the rows that are solved: what is solved for is a change of rows."""
+        values = self.values[name]
+        for k, table in enumerate(block.tables):
+            view = self.views[block.modes, k]
+            pull = self._pull(name, k, table, view)
+            scale = torch.ones_like(table[0]) if pull.scale is None else pull.scale
+            others = [other.detach() * scale for m, other in enumerate(block.whole_tables()) if m != k]
+            prior = -table / scale if pull.prior is None else pull.prior - table / scale
+            change = torch.zeros_like(table)
+            values = values + self.solver(
+                view, others, self._aim(wanted - values), weights, pull.ridge, change, prior=prior, sums=True
+            )
+            table.add_(change * scale)
+        return values
+
+    def _aim(self, wanted: Tensor) -> Tensor:
+        """What rows are solved for, ``(entries,)``."""
+        return wanted
+
+    def _pull(self, name: str, k: int, table: Tensor, view: ModeView) -> Pull:
+        """What draws the rows of a block's k-th table to zero."""
+        tables = len(self.blocks[name].tables)
+        power = tables if name != "fm" else 2  # vectors of a factorisation machine are multiplied in pairs
+        unit = self.spread ** (2 - 2 / power)  # rows of k modes have the k-th root of the values' scale
+        counts = view.counts.to(table.dtype)  # (I,)
+        return Pull(unit * self.ridge * counts if tables > 1 else torch.full_like(counts, unit * self.pull))
 
 
 def rebalance(tables: Sequence[Tensor]) -> None:

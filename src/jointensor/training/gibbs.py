@@ -1,0 +1,117 @@
+"""Θ_L sampled: the same row systems as :mod:`jointensor.training.als`, with noise and precisions that are learnt.
+
+    x = g + f + ε,   ε ~ N(0, 1/α),   a_i(r) ~ N(μ_r, 1/λ_r) per table,   μ, λ, α unknown
+
+A draw of a row from its posterior is the solution of the same least-squares problem with noise of the right size added to
+its targets and to what it is drawn to (mean and covariance follow by inserting), so the engines' solvers draw samples as
+they are. A component that is not needed ends with a large λ_r and is as good as gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from jointensor.kernels.rows import ModeView, RowSolver
+from jointensor.models.blocks import SharedPairs
+from jointensor.models.multilinear import Multilinear
+from jointensor.training.als import Als, Pull
+from jointensor.training.company import Entries, solve_company
+
+SHAPE, RATE = 1.0, 0.1
+"""Of the gamma distributions that precisions come from, in units of the values' spread: two rows' worth of knowledge."""
+
+LEAST, MOST = 1e-4, 1e8
+"""Bounds of precisions, in the same units."""
+
+
+@dataclass
+class Level:
+    """What the rows of one table are like: μ and λ of every component, ``(R,)`` each."""
+
+    mean: Tensor
+    precision: Tensor
+
+
+class Gibbs(Als):
+    """Sweeps that draw every row, then every precision; see :class:`~jointensor.training.als.Als`."""
+
+    def __init__(self, g: Multilinear, indices: Tensor, *, spread: float, solver: RowSolver) -> None:
+        super().__init__(g, indices, spread=spread, solver=solver)
+        self.noise = spread**2
+        """1/α, the variance that is left."""
+        self.levels: dict[tuple[str, int], Level] = {}
+        self.seen = {key: view.counts > 0 for key, view in self.views.items()}
+
+    @torch.no_grad()
+    def sweep(self, targets: Tensor, weights: Tensor | None = None) -> None:
+        """Draw noise and precisions given the rows, then every row."""
+        self._draw_noise(targets, weights)
+        for name, block in self.blocks.items():
+            for k, table in enumerate(block.tables):
+                self._draw_level(name, k, table[self.seen[block.modes, k]])
+            if isinstance(block, SharedPairs):
+                for k, one in enumerate(block.company):
+                    self._draw_level(name, len(block.tables) + k, one.table.detach())
+        super().sweep(targets, weights)
+
+    def _draw_noise(self, targets: Tensor, weights: Tensor | None) -> None:
+        left = targets - self.total()
+        squares = float((left.square() if weights is None else weights * left.square()).sum())
+        rate = RATE * self.spread**2 + squares / 2
+        drawn = _gamma(torch.tensor(SHAPE + len(left) / 2), torch.tensor(rate))
+        self.noise = 1 / min(max(float(drawn), LEAST / self.spread**2), MOST / self.spread**2)
+
+    def _draw_level(self, name: str, k: int, rows: Tensor) -> None:
+        """μ and λ of a table given its rows, ``(seen rows, R)``; biases and tables of numbers lie around zero."""
+        block = self.blocks[name]
+        power = 2 if block.sums else len(block.tables)
+        unit = self.spread ** (2 / power)  # rows of k modes have the k-th root of the values' scale
+        centred = len(block.tables) == 1 or k >= len(block.tables)
+        level = self.levels.get((name, k))
+        mean = torch.zeros_like(rows[0]) if level is None or centred else level.mean
+        squares = (rows - mean).square().sum(dim=0) + (0.0 if centred else mean.square())
+        count = len(rows) + (0 if centred else 1)
+        precision = _gamma(torch.full_like(squares, SHAPE + count / 2), RATE * unit + squares / 2)
+        precision = precision.clamp(LEAST / unit, MOST / unit)
+        if not centred:
+            mean = rows.sum(dim=0) / count + torch.randn_like(mean) * (precision * count).rsqrt()
+        self.levels[name, k] = Level(mean, precision)
+
+    def _aim(self, wanted: Tensor) -> Tensor:
+        return wanted + torch.randn_like(wanted) * self.noise**0.5
+
+    def _solve_mean(self, block, wanted, weights):  # type: ignore[no-untyped-def]
+        mean = super()._solve_mean(block, wanted, weights)  # noise on every entry has the mean's own variance
+        return mean
+
+    def _pull(self, name: str, k: int, table: Tensor, view: ModeView) -> Pull:
+        level = self.levels[name, k]
+        ones = torch.ones(len(table), dtype=table.dtype, device=table.device)
+        noise = torch.randn_like(table)
+        if len(self.blocks[name].tables) == 1:
+            return Pull(ones * (self.noise * level.precision), level.mean + noise * level.precision.rsqrt())
+        root = level.precision.sqrt()
+        return Pull(ones * self.noise, level.mean * root + noise, 1 / root)
+
+    def _solve_sums(self, name: str, block: SharedPairs, wanted: Tensor, weights: Tensor | None) -> Tensor:
+        values = super()._solve_sums(name, block, wanted, weights)
+        for k, one in enumerate(block.company):
+            level = self.levels[name, len(block.tables) + k]
+            whole = [table.detach() for table in block.whole_tables()]
+            rest = [m for m in block.modes if m != one.a]
+            entries = Entries(
+                self.indices[:, one.a].long(), [self.indices[:, m].long() for m in rest], [whole[m] for m in rest]
+            )
+            prior = level.mean + torch.randn_like(one.table) * level.precision.rsqrt()
+            values = values + solve_company(
+                one, entries, self._aim(wanted - values), weights, self.noise * level.precision, prior
+            )
+        return values
+
+
+def _gamma(shape: Tensor, rate: Tensor) -> Tensor:
+    """A draw of a gamma distribution, elementwise."""
+    return torch._standard_gamma(shape) / rate
