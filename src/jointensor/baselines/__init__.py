@@ -6,7 +6,7 @@ has no business being used there.
 
 from jointensor.baselines.fitting import BASELINES, Baseline, fit_baseline, fit_baselines
 from jointensor.baselines.interp import Interpolation
-from jointensor.baselines.tables import Mean, Tables, fit_bias, fit_tables
+from jointensor.baselines.tables import Mean, Tables, fit_bias, fit_tables, refit_tables
 
 __all__ = [
     "BASELINES",
@@ -18,4 +18,5 @@ __all__ = [
     "fit_baselines",
     "fit_bias",
     "fit_tables",
+    "refit_tables",
 ]

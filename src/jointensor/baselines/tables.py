@@ -31,6 +31,9 @@ DEFAULT_SHRINKAGE = 10.0
 ROUNDS = 20
 """Most passes over all tables; fitting stops earlier when validation no longer improves."""
 
+REFITS = 4
+"""Passes over all tables where their shrinkage is known."""
+
 MAX_CELLS = 2**62
 """Cells that can be numbered: beyond it the keys of training entries and of queries would not agree."""
 
@@ -108,6 +111,19 @@ def fit_tables(train: SparseTensor, valid: SparseTensor) -> Tables:
     subsets = [s for s in every if math.prod(train.shape[n] for n in s) < MAX_CELLS]
     parts = [_Fitting(train, valid, modes) for modes in subsets[:MAX_SUBSETS]]
     return _backfit(parts, train, valid, SHRINKAGE if len(valid) else (DEFAULT_SHRINKAGE,))[1]
+
+
+def refit_tables(like: Tables, train: SparseTensor) -> Tables:
+    """Tables of the same modes, shrunk alike, for other entries; those that were shrunk away are left out."""
+    kept = [(one.modes, shrunk) for one, shrunk in zip(like.tables, like.shrinkage, strict=True) if shrunk < math.inf]
+    none = train.take(np.zeros(0, dtype=np.int64))
+    parts = [_Fitting(train, none, modes) for modes, _ in kept]
+    mean = float(train.values.mean(dtype=np.float64))
+    left = train.values.astype(np.float64) - mean
+    for _ in range(REFITS):
+        for part, (_, shrunk) in zip(parts, kept, strict=True):
+            part.refit(left, np.zeros(0), (shrunk,))
+    return Tables(mean, tuple(part.table for part in parts), tuple(shrunk for _, shrunk in kept))
 
 
 class _Fitting:

@@ -89,6 +89,10 @@ class SparseTensor:
         """The entries at ``positions``, in that order, over the same modes."""
         return _checked(self.indices[positions], self.values[positions], self.modes)
 
+    def with_values(self, values: NDArray[np.floating]) -> SparseTensor:
+        """The same cells with other values."""
+        return _checked(self.indices, _as_values(values, len(self.indices)), self.modes)
+
     def over(self, modes: tuple[Mode, ...]) -> SparseTensor:
         """The same entries over modes of the same sizes."""
         if tuple(mode.size for mode in modes) != self.shape:

@@ -131,17 +131,14 @@ class Company(nn.Module):
 
     def forward(self) -> Tensor:
         """z of every label of mode a, ``(I_a, R)``."""
-        return self.sum_up(self.table)
+        rows = self.table.index_select(0, self.seen_with[1]) * self.weights()[:, None]
+        return self.table.new_zeros(self.size, self.table.shape[1]).index_add(0, self.seen_with[0], rows)
 
-    def sum_up(self, table: Tensor) -> Tensor:
-        """M y, ``(I_b, R)`` → ``(I_a, R)``."""
-        rows = table.index_select(0, self.seen_with[1]) * self.weights()[:, None]
-        return table.new_zeros(self.size, table.shape[1]).index_add(0, self.seen_with[0], rows)
-
-    def hand_out(self, rows: Tensor) -> Tensor:
-        """Mᵀ z, ``(I_a, R)`` → ``(I_b, R)``."""
-        parts = rows.index_select(0, self.seen_with[0]) * self.weights()[:, None]
-        return torch.zeros_like(self.table).index_add(0, self.seen_with[1], parts)
+    def matrix(self) -> Tensor:
+        """M with z = M y, sparse, ``(I_a, I_b)``."""
+        return torch.sparse_coo_tensor(
+            self.seen_with, self.weights(), (self.size, len(self.table)), is_coalesced=True, check_invariants=False
+        )
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         given = state_dict.get(f"{prefix}seen_with")

@@ -25,9 +25,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import combinations
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from jointensor.errors import ConfigError
 from jointensor.models.blocks import Combinations, Product, SharedPairs, countable
@@ -42,6 +44,50 @@ BLOCKS = (
 
 BARE, RANKED, PLACED = ("mean", "bias", "tables"), ("cp", "pairs", "fm"), ("implicit", "tables", "local")
 """Blocks without an argument, with one rank, and with modes."""
+
+
+class Draws(nn.Module):
+    """Draws of the parameters of blocks from their posterior; the noise that comes with them."""
+
+    noise: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("noise", torch.zeros(()))
+        """Variance of the values around g (and f)."""
+
+    def __len__(self) -> int:
+        return len(next((one for name, one in self.named_buffers() if name != "noise"), ()))
+
+    def names(self) -> list[str]:
+        """Blocks that there are draws of."""
+        return list(dict.fromkeys(name.partition("/")[0] for name, _ in self.named_buffers() if name != "noise"))
+
+    def keep(self, name: str, drawn: list[dict[str, Tensor]], noise: float) -> None:
+        """Take the draws of a block: its parameters by name, once per draw."""
+        for key in drawn[0]:
+            self.register_buffer(f"{name}/{key.replace('.', '/')}", torch.stack([one[key] for one in drawn]))
+        self.noise.fill_(noise)
+
+    def of(self, name: str, k: int) -> dict[str, Tensor]:
+        """The k-th draw of a block's parameters."""
+        buffers = dict(self.named_buffers())
+        mine = [one for one in buffers if one.startswith(f"{name}/")]
+        return {one.removeprefix(f"{name}/").replace("/", "."): buffers[one][k] for one in mine}
+
+    def forget(self) -> None:
+        """Have no draws."""
+        for name in [name for name, _ in self.named_buffers() if name != "noise"]:
+            delattr(self, name)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Take whatever draws there are."""
+        self.forget()
+        for name, value in state_dict.items():
+            if name.startswith(prefix) and name != f"{prefix}noise":
+                self.register_buffer(name.removeprefix(prefix), torch.zeros_like(value, device=self.noise.device))
+        state_dict.setdefault(f"{prefix}noise", torch.zeros(()))  # files of earlier versions have none
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 class Multilinear(nn.Module):
@@ -59,16 +105,37 @@ class Multilinear(nn.Module):
         super().__init__()
         self.spec = spec
         self.blocks = nn.ModuleDict(_make_blocks(shape, spec))
+        self.draws = Draws()
 
     def forward(self, indices: Tensor) -> Tensor:
-        """g of the entries, ``(batch, modes)`` → ``(batch,)``."""
+        """g of the entries, ``(batch, modes)`` → ``(batch,)``; where there are draws, their mean."""
+        if len(self.draws) and not self.training:
+            return self.moments(indices)[0]
         values = [block(indices) for name, block in self.blocks.items() if not name.startswith("bias_")]
-        if len(values) < len(self.blocks):
+        if any(name.startswith("bias_") for name in self.blocks):
             values.append(self._biases(indices))
         first, *others = values
         for other in others:
             first = first + other
         return first
+
+    def moments(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of g over the draws, ``(batch, modes)`` → ``(batch,)`` each.
+
+        The mean of a sum of numbers is the sum of their means; what is multiplied is averaged draw by draw.
+        """
+        drawn = set(self.draws.names())
+        kept = {name: block for name, block in self.blocks.items() if name not in drawn}
+        steady = sum((block(indices) for block in kept.values()), torch.zeros(len(indices), device=indices.device))
+        mean, squares = torch.zeros_like(steady), torch.zeros_like(steady)
+        for k in range(len(self.draws)):
+            value = torch.zeros_like(steady)
+            for name in drawn:
+                value = value + functional_call(self.blocks[name], self.draws.of(name, k), (indices,))
+            mean, squares = mean + value, squares + value.square()
+        count = max(len(self.draws), 1)
+        mean = mean / count
+        return steady + mean, (squares / count - mean.square()).clamp_min(0.0)
 
     def _biases(self, indices: Tensor) -> Tensor:
         """Σ_n b_n(i_n) of all bias blocks, ``(batch,)``: one lookup and one scatter for all of them."""

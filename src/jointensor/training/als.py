@@ -120,8 +120,10 @@ class Als:
             wanted = left + self.values[name]  # what the other blocks leave to this one
             if isinstance(block, SharedPairs):
                 self.values[name] = self._solve_sums(name, block, wanted, weights)
+            elif len(block.tables) == 1:
+                self.values[name] = self._solve_numbers(name, block, wanted, weights)
             elif block.tables:
-                self.values[name] = self._solve_product(name, block, wanted, weights)
+                self.values[name] = self._solve_product(name, cast(Product, block), wanted, weights)
             else:
                 self.values[name] = self._solve_mean(cast(Product, block), wanted, weights)
             left = wanted - self.values[name]
@@ -133,7 +135,24 @@ class Als:
         block.constant.copy_(mean)
         return mean.expand_as(wanted).clone()
 
-    def _solve_product(self, name: str, block: Block, wanted: Tensor, weights: Tensor | None) -> Tensor:
+    def _solve_numbers(self, name: str, block: Block, wanted: Tensor, weights: Tensor | None) -> Tensor:
+        """One number per row: a sum over its entries, without matrices."""
+        view, (table,) = self.views[block.modes, 0], block.tables
+        column = view.remember("column", lambda: block.columns(self.indices)[:, 0].long())
+        sums = torch.zeros_like(table[:, 0]).index_add_(0, column, wanted if weights is None else weights * wanted)
+        counts = view.counts.to(table.dtype)
+        if weights is not None:
+            counts = torch.zeros_like(counts).index_add_(0, column, weights)
+        table[:, 0] = self._numbers(name, sums, counts)
+        if isinstance(block, Combinations):
+            table[-1] = 0.0  # no training entry looks there
+        return table[:, 0].index_select(0, column)
+
+    def _numbers(self, name: str, sums: Tensor, counts: Tensor) -> Tensor:
+        """The number of every row, given sum and count of what is wanted, ``(I,)`` each."""
+        return torch.where(counts > 0, sums / (counts + self.pull).clamp_min(1e-30), 0.0)
+
+    def _solve_product(self, name: str, block: Product, wanted: Tensor, weights: Tensor | None) -> Tensor:
         tables, values = block.tables, wanted
         for k, table in enumerate(tables):
             view = self.views[block.modes, k]
@@ -147,10 +166,7 @@ class Als:
             )
             if pull.scale is not None:
                 table.mul_(pull.scale)
-        if isinstance(block, Combinations):
-            tables[0][-1] = 0.0  # no training entry looks there
-        if len(tables) > 1:
-            rebalance(tables)
+        rebalance(tables)
         return values
 
     def _solve_sums(self, name: str, block: SharedPairs, wanted: Tensor, weights: Tensor | None) -> Tensor:
@@ -175,11 +191,11 @@ class Als:
 
     def _pull(self, name: str, k: int, table: Tensor, view: ModeView) -> Pull:
         """What draws the rows of a block's k-th table to zero."""
-        tables = len(self.blocks[name].tables)
-        power = tables if name != "fm" else 2  # vectors of a factorisation machine are multiplied in pairs
+        block = self.blocks[name]
+        power = 2 if block.sums else len(block.tables)  # vectors of a factorisation machine are multiplied in pairs
         unit = self.spread ** (2 - 2 / power)  # rows of k modes have the k-th root of the values' scale
         counts = view.counts.to(table.dtype)  # (I,)
-        return Pull(unit * self.ridge * counts if tables > 1 else torch.full_like(counts, unit * self.pull))
+        return Pull(unit * self.ridge * counts)
 
 
 def rebalance(tables: Sequence[Tensor]) -> None:

@@ -6,7 +6,8 @@ matrix is Mᵀ C M + Λ, with M who was seen with whom and C one small matrix pe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -38,14 +39,29 @@ class Entries(NamedTuple):
         return torch.stack(picked).sum(dim=0)
 
 
-def solve_company(
-    one: Company, entries: Entries, left: Tensor, weights: Tensor | None, ridge: Tensor, prior: Tensor
+class Seen(NamedTuple):
+    """Who was seen with whom, both ways round, in the format that multiplies fastest."""
+
+    matrix: Tensor  # (I_a, I_b)
+    turned: Tensor  # (I_b, I_a)
+
+    @classmethod
+    def of(cls, one: Company) -> Seen:
+        """M and Mᵀ of a table of implicit labels."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch calls the format a beta
+            matrix = one.matrix()
+            return cls(matrix.to_sparse_csr(), matrix.t().coalesce().to_sparse_csr())
+
+
+def solve_company(  # noqa: PLR0913 - a least-squares problem
+    one: Company, seen: Seen, entries: Entries, left: Tensor, weights: Tensor | None, ridge: Tensor, prior: Tensor
 ) -> Tensor:
     """Change the table to the solution; returns by how much the values of the entries change, ``(entries,)``.
 
     Parameters
     ----------
-    one
+    one, seen
         Its table is changed in place.
     entries
         What the entries look like from here.
@@ -58,12 +74,12 @@ def solve_company(
     gram, right = _normal_equations(one, entries, left, weights)  # (I_a, R, R), (I_a, R)
 
     def system(change: Tensor) -> Tensor:
-        seen = one.sum_up(change)  # (I_a, R)
-        return one.hand_out(torch.bmm(gram, seen[:, :, None]).squeeze(2)) + ridge * change
+        summed = seen.matrix @ change  # (I_a, R)
+        return seen.turned @ torch.bmm(gram, summed[:, :, None]).squeeze(2) + ridge * change
 
-    change = conjugate_gradients(system, one.hand_out(right) + ridge * (prior - table))
+    change = conjugate_gradients(system, seen.turned @ right + ridge * (prior - table))
     table.add_(change)
-    shift = one.sum_up(change)  # (I_a, R)
+    shift = seen.matrix @ change  # (I_a, R)
     parts = [(entries.h(part) * shift.index_select(0, entries.labels[part])).sum(dim=1) for part in _chunks(len(left))]
     return torch.cat(parts)
 
@@ -83,7 +99,7 @@ def _chunks(count: int) -> list[slice]:
     return [slice(start, start + CHUNK) for start in range(0, count, CHUNK)]
 
 
-def conjugate_gradients(system, right: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+def conjugate_gradients(system: Callable[[Tensor], Tensor], right: Tensor) -> Tensor:
     """x with ``system(x) = right`` for a symmetric positive system; as far as it gets where that is hopeless."""
     x, residual = torch.zeros_like(right), right.clone()
     direction = residual.clone()

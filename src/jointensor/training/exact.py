@@ -26,7 +26,7 @@ AGAIN = 3
 def make_exact(trainer: Trainer) -> Exact | None:
     """The exact solver of Θ_L; ``None`` where the recipe or the model does not allow it, see ``trainer.notes``."""
     g, recipe = trainer.model.multilinear, trainer.recipe
-    if g is None or recipe.linear_solver != "als":
+    if g is None or not recipe.solves:
         return None
     if trainer.loss.name not in ("squared", "huber"):
         trainer.notes.append(

@@ -180,14 +180,16 @@ def fit(  # noqa: PLR0913 - everything that decides a fit
     check_fit(model, split, recipe)
     place = pick_device(device)
     kernels = pick_engine(engine, place.type)
-    if kernels.first_use and recipe.linear_solver == "als" and on_note is not None:
+    if kernels.first_use and recipe.solves and on_note is not None:
         on_note(kernels.first_use)
     model.to(place)
     short = recipe.precision == "short"
     kernels.equip(model, short=short)
     train_entries, valid_entries = (Entries.of(part, place) for part in (split.train, split.valid))
-    if recipe.linear_solver == "als":
+    if recipe.solves:
         train_entries = train_entries.by_last_mode()
+    if model.multilinear is not None:
+        model.multilinear.see(train_entries.indices)
     best: Attempt | None = None
     history: list[Epoch] = []
     attempts: list[dict[str, Any]] = []

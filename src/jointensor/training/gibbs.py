@@ -18,10 +18,13 @@ from jointensor.kernels.rows import ModeView, RowSolver
 from jointensor.models.blocks import SharedPairs
 from jointensor.models.multilinear import Multilinear
 from jointensor.training.als import Als, Pull
-from jointensor.training.company import Entries, solve_company
+from jointensor.training.company import Entries, Seen, solve_company
 
 SHAPE, RATE = 1.0, 0.1
 """Of the gamma distributions that precisions come from, in units of the values' spread: two rows' worth of knowledge."""
+
+WIDE = 4.0
+"""Precision with which biases and tables start, in the same units."""
 
 LEAST, MOST = 1e-4, 1e8
 """Bounds of precisions, in the same units."""
@@ -43,6 +46,8 @@ class Gibbs(Als):
         self.noise = spread**2
         """1/α, the variance that is left."""
         self.levels: dict[tuple[str, int], Level] = {}
+        pairs = [block for block in self.blocks.values() if isinstance(block, SharedPairs)]
+        self.company = [Seen.of(one) for block in pairs for one in block.company]
         self.seen = {key: view.counts > 0 for key, view in self.views.items()}
 
     @torch.no_grad()
@@ -71,6 +76,9 @@ class Gibbs(Als):
         unit = self.spread ** (2 / power)  # rows of k modes have the k-th root of the values' scale
         centred = len(block.tables) == 1 or k >= len(block.tables)
         level = self.levels.get((name, k))
+        if level is None and len(block.tables) == 1:  # rows that start at zero would hold each other there
+            self.levels[name, k] = Level(torch.zeros_like(rows[0]), torch.full_like(rows[0], WIDE / unit))
+            return
         mean = torch.zeros_like(rows[0]) if level is None or centred else level.mean
         squares = (rows - mean).square().sum(dim=0) + (0.0 if centred else mean.square())
         count = len(rows) + (0 if centred else 1)
@@ -83,18 +91,15 @@ class Gibbs(Als):
     def _aim(self, wanted: Tensor) -> Tensor:
         return wanted + torch.randn_like(wanted) * self.noise**0.5
 
-    def _solve_mean(self, block, wanted, weights):  # type: ignore[no-untyped-def]
-        mean = super()._solve_mean(block, wanted, weights)  # noise on every entry has the mean's own variance
-        return mean
-
     def _pull(self, name: str, k: int, table: Tensor, view: ModeView) -> Pull:
         level = self.levels[name, k]
-        ones = torch.ones(len(table), dtype=table.dtype, device=table.device)
-        noise = torch.randn_like(table)
-        if len(self.blocks[name].tables) == 1:
-            return Pull(ones * (self.noise * level.precision), level.mean + noise * level.precision.rsqrt())
-        root = level.precision.sqrt()
-        return Pull(ones * self.noise, level.mean * root + noise, 1 / root)
+        ones, root = torch.ones_like(table[:, 0]), level.precision.sqrt()
+        return Pull(ones * self.noise, level.mean * root + torch.randn_like(table), 1 / root)
+
+    def _numbers(self, name: str, sums: Tensor, counts: Tensor) -> Tensor:
+        level = self.levels[name, 0]
+        precision = counts / self.noise + level.precision
+        return sums / self.noise / precision + torch.randn_like(sums) * precision.rsqrt()
 
     def _solve_sums(self, name: str, block: SharedPairs, wanted: Tensor, weights: Tensor | None) -> Tensor:
         values = super()._solve_sums(name, block, wanted, weights)
@@ -107,7 +112,7 @@ class Gibbs(Als):
             )
             prior = level.mean + torch.randn_like(one.table) * level.precision.rsqrt()
             values = values + solve_company(
-                one, entries, self._aim(wanted - values), weights, self.noise * level.precision, prior
+                one, self.company[k], entries, self._aim(wanted - values), weights, self.noise * level.precision, prior
             )
         return values
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from jointensor.training.chain import sample
 from jointensor.training.exact import make_exact, solve_again, solve_turn, solve_warm_start
 from jointensor.training.rank_one import Sample, rank_one_components
 from jointensor.training.solvers import Descent, Exact
@@ -39,11 +40,13 @@ def train(trainer: Trainer) -> None:
             warm_start(trainer, exact)
             alternate(trainer, exact)
         elif exact is not None:
-            solve(trainer, exact)
+            draw(trainer) if trainer.recipe.linear_solver == "gibbs" else solve(trainer, exact)
             return
         else:
             guess_components(trainer)
     refine(trainer)
+    if trainer.recipe.linear_solver == "gibbs" and exact is not None:
+        draw(trainer)
 
 
 def solve(trainer: Trainer, exact: Exact) -> None:
@@ -54,6 +57,29 @@ def solve(trainer: Trainer, exact: Exact) -> None:
         if rule.report(solve_turn(trainer, exact, Fixed(), round_)):
             trainer.converged = True
             break
+
+
+def draw(trainer: Trainer) -> None:
+    """Draw Θ_L from its posterior, the other half as it is; then that half once more for the mean of the draws.
+
+    What it learns there is kept where it validates better.
+    """
+    if trainer.best_state is not None:
+        trainer.model.load_state_dict(trainer.best_state)
+    f = trainer.model.nonlinear
+    sample(trainer, Fixed() if f is None else trainer.fix(f))
+    if f is None or trainer.model.multilinear is None:
+        return
+    before, state = trainer.figure_of(trainer.model.score), trainer.state()
+    half, fixed = _halves(trainer)["nonlinear"], trainer.fix(trainer.model.multilinear)
+    descent = trainer.descent(half._replace(lr=trainer.recipe.lr_refine or half.lr))
+    descent.falls_within = 1
+    figure = trainer.epoch(half.module, fixed, descent, "draw: nonlinear", keep=False)
+    descent.settle()
+    if len(trainer.valid) and figure < before:
+        state = trainer.state()
+    trainer.model.load_state_dict(state)
+    trainer.best_state = state
 
 
 def warm_start(trainer: Trainer, exact: Exact | None = None) -> None:

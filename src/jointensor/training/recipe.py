@@ -22,8 +22,15 @@ class Recipe:
     """Blocks of g where they are not spelled out; ``cp`` gets the rank R. The paper: CP alone."""
     training: Literal["alternating", "naive"] = "alternating"
     """``alternating``: warm start, Algorithm 1, refinement. ``naive``: all parameters at once."""
-    linear_solver: Literal["adam", "als"] = "adam"
-    """How Θ_L is trained while Θ_N is fixed: ``adam``, by the optimiser (the paper), or ``als``, solved exactly."""
+    linear_solver: Literal["adam", "als", "gibbs"] = "adam"
+    """How Θ_L is trained while Θ_N is fixed: ``adam``, by the optimiser (the paper); ``als``, solved exactly; ``gibbs``,
+    solved on the way and drawn from its posterior at the end."""
+    burn_in: int = 40
+    """``gibbs``: sweeps before draws are kept."""
+    draws: int = 60
+    """``gibbs``: draws that are stored, at least 50 for a spread that can be relied on."""
+    thin: int = 2
+    """``gibbs``: sweeps from one stored draw to the next."""
     ridges: tuple[float, ...] = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
     """``als``: shrinkage λ of the components, a share of each row's entries. The one that validates best is taken."""
     sweeps: int = 10
@@ -92,8 +99,9 @@ class Recipe:
     def __post_init__(self) -> None:
         for field in fields(self):
             _check_type(field.name, getattr(self, field.name), type(field.default))
-        if self.epochs_per_turn < 1:
-            raise ConfigError(f"recipe: epochs_per_turn is {self.epochs_per_turn}, it must be at least 1")
+        for name in ("epochs_per_turn", "draws", "thin"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"recipe: {name} is {getattr(self, name)}, it must be at least 1")
         if self.follow and self.follow <= 1:
             raise ConfigError(f"recipe: follow is {self.follow}, it must be more than 1, or 0")
         for name in ("lr_linear", "lr_nonlinear", "huber_delta"):
@@ -101,6 +109,7 @@ class Recipe:
                 raise ConfigError(f"recipe: {name} is {getattr(self, name)}, it must be positive")
         for name in (
             "batch_size",
+            "burn_in",
             "warm_epochs",
             "turns",
             "sweeps",
@@ -128,6 +137,11 @@ class Recipe:
                 )
         make_loss(self.loss)
         _check_ridges(self.ridges)
+
+    @property
+    def solves(self) -> bool:
+        """Whether Θ_L is solved, not descended."""
+        return self.linear_solver in ("als", "gibbs")
 
     def linear(self, rank: int) -> str:
         """The multilinear half that R stands for; none at all for R = 0.
@@ -161,7 +175,7 @@ def _check_type(name: str, value: Any, kind: type) -> None:
 CHOICES: dict[str, tuple[str, ...]] = {
     "training": ("alternating", "naive"),
     "blocks": ("cp", "mean+cp", "bias+cp", "mean+bias+cp"),
-    "linear_solver": ("adam", "als"),
+    "linear_solver": ("adam", "als", "gibbs"),
     "optimizer": ("adam", "sgd"),
     "precision": ("float32", "short"),
     "start": ("data", "raw"),

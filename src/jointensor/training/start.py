@@ -23,6 +23,9 @@ LIFT = 0.1
 EXACT_LIFT, EXACT_SPREAD = 1.0, 1.0
 """The same where the multilinear half is solved: it takes up any constant, and a ridge draws small starts to zero."""
 
+PAIRS = 0.1
+"""Size of the factors of pairs at the start, in roots of the values' spread."""
+
 SAMPLE = 1024
 """Random cells on which the network's output is looked at before training."""
 
@@ -72,6 +75,9 @@ def _start_linear(half: Multilinear, level: float, spread: float | None) -> None
     for name, block in half.blocks.items():
         for parameter in block.parameters():
             nn.init.constant_(parameter, level if name == "mean" else 0.0)
+        if not name.startswith("cp") and len(getattr(block, "tables", ())) > 1:  # pairs: zero would stay zero
+            for parameter in block.parameters():
+                nn.init.normal_(parameter, 0.0, PAIRS * (1.0 if spread is None else spread) ** 0.5)
     left = 0.0 if "mean" in half.blocks else level
     if half.cp is not None:
         _start_tables(half.cp.tables, half.cp.width, left, spread)

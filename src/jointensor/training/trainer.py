@@ -126,9 +126,12 @@ class Trainer:
         """How many epochs the recipe allows in all."""
         recipe, model = self.recipe, self.model
         both = model.multilinear is not None and model.nonlinear is not None
+        drawn = recipe.burn_in + recipe.draws * recipe.thin if recipe.linear_solver == "gibbs" else 0
+        if drawn and model.nonlinear is None:
+            return drawn
         if not both or recipe.training == "naive":
-            return recipe.refine_epochs + (recipe.rounds if recipe.linear_solver == "als" else 0)
-        return recipe.refine_epochs + recipe.warm_epochs + 2 * recipe.rounds * recipe.epochs_per_turn
+            return recipe.refine_epochs + (recipe.rounds if recipe.solves else 0)
+        return drawn + recipe.refine_epochs + recipe.warm_epochs + 2 * recipe.rounds * recipe.epochs_per_turn
 
     def state(self) -> dict[str, Tensor]:
         """A copy of all parameters as they are now."""
@@ -147,7 +150,7 @@ class Trainer:
         """Set the model to a new random start."""
         self.model.eval()
         self.model.link = self.loss.link
-        start = "exact" if self.recipe.linear_solver == "als" and self.recipe.start == "data" else self.recipe.start
+        start = "exact" if self.recipe.solves and self.recipe.start == "data" else self.recipe.start
         self.levels = initialise(self.model, self.train.values, start=start)
 
     def descent(self, *groups: tuple[nn.Module, float]) -> Descent:
@@ -223,19 +226,32 @@ class Trainer:
             self.best_state = self.state()
         if solver.average:
             solver.average.swap()
-        seconds = time.perf_counter() - begin
-        row = Epoch(
-            self.attempt, phase, round_, len(self.history) + 1, train_figure, valid_figure, seconds, best, self.most
-        )
-        self.history.append(row)
-        if self.on_epoch is not None:
-            self.on_epoch(row)
+        self.record(phase, train_figure, valid_figure, time.perf_counter() - begin, round_, best=best)
         if checked is not None and keep:
             self.probation.report(checked)
         return figure
 
+    def record(
+        self, phase: str, train: float, valid: float | None, seconds: float, round_: int = 0, *, best: bool
+    ) -> None:
+        """Add a row to the history."""
+        row = Epoch(self.attempt, phase, round_, len(self.history) + 1, train, valid, seconds, best, self.most)
+        self.history.append(row)
+        if self.on_epoch is not None:
+            self.on_epoch(row)
+
+    def figure_of(self, half: Half) -> float:
+        """The figure that stopping looks at, for a half as it is; training entries stand in where there are no others."""
+        entries = self.valid if len(self.valid) else self.train
+        predicted = LINKS[self.model.link](evaluate_in_batches(half, entries.indices, self.at_once))
+        return self.loss.figure(float(self.loss.elementwise(predicted, entries.values).mean()))
+
+    def at_valid(self, half: Half, fixed: Fixed) -> Tensor:
+        """Score of the validation entries, ``(entries,)``."""
+        return evaluate_in_batches(half, self.valid.indices, self.at_once).to(self.valid.values) + fixed.valid
+
     def _validate(self, half: Half, fixed: Fixed) -> Checked:
-        score = evaluate_in_batches(half, self.valid.indices, self.at_once) + fixed.valid
+        score = self.at_valid(half, fixed)
         predicted, values = LINKS[self.model.link](score), self.valid.values
         loss = self.loss.elementwise(predicted, values).mean()
         error = (predicted - values).norm() / values.norm().clamp_min(1e-30)

@@ -1,39 +1,43 @@
-"""A predictor on disk: one safetensors file with the weights, the fallback and how to build the model."""
+"""What predicts, on disk: one safetensors file with all numbers, and in its metadata how to put them together."""
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
-from jointensor.baselines.tables import Table, Tables
+from jointensor.baselines.tables import Mean, Table, Tables
 from jointensor.errors import JointensorError, RunError
 from jointensor.models.joint import JointModel
+from jointensor.training.calibration import Calibration
+from jointensor.training.ensemble import Ensemble, Member
+from jointensor.training.local import Local
 from jointensor.training.predictor import Predictor
 
+Numbers = dict[str, Tensor]
+Config = dict[str, Any]
 
-def save_predictor(predictor: Predictor, path: Path) -> None:
-    """Write weights and fallback; the model's configuration goes into the file's metadata."""
-    tensors = {f"model.{name}": value.detach().cpu().clone() for name, value in predictor.model.state_dict().items()}
-    fallback = predictor.fallback
-    for n, table in enumerate(fallback.tables):
-        tensors[f"fallback.{n}.keys"] = torch.as_tensor(table.keys)
-        tensors[f"fallback.{n}.effects"] = torch.as_tensor(table.effects)
-    tensors["fallback.mean"] = torch.tensor(fallback.mean, dtype=torch.float64)
+
+def save_predictor(predictor: Predictor | Ensemble | Tables | Mean, path: Path) -> None:
+    """Write all numbers; how they belong together goes into the file's metadata."""
+    config, numbers = _pack(predictor)
     # one key: several are written in an order that differs from file to file
-    metadata = {"model": json.dumps(predictor.model.config() | {"returned": predictor.returned})}
+    name = "model" if isinstance(predictor, Predictor) else "parts"
     try:
-        save_file(tensors, path, metadata=metadata)
+        save_file(numbers, path, metadata={name: json.dumps(config)})
     except SafetensorError as error:  # a full disk, by another name
         raise OSError(str(error)) from None
 
 
-def load_predictor(path: Path, nonlinear: type[nn.Module] | nn.Module | None = None) -> Predictor:
+def load_predictor(path: Path, nonlinear: type[nn.Module] | nn.Module | None = None) -> Any:
     """Read what :func:`save_predictor` wrote.
 
     Parameters
@@ -46,26 +50,159 @@ def load_predictor(path: Path, nonlinear: type[nn.Module] | nn.Module | None = N
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            config = json.loads(metadata["model"])
-            returned = config.pop("returned", "joint")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-        model = JointModel.from_config(config, nonlinear)
-        weights = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
-        model.load_state_dict(weights)
-        if returned not in ("joint", "bias"):
-            raise RunError(f"'{returned}' is not a model of this version")
-        return Predictor(model.eval(), _fallback(tensors, model.shape), returned)
+            numbers = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+        if "parts" in metadata:
+            return _unpack(json.loads(metadata["parts"]), numbers, nonlinear)
+        return _unpack({"kind": "joint", **json.loads(metadata["model"])}, numbers, nonlinear)
     except JointensorError as error:
         raise RunError(f"{path} cannot be used: {error}") from error
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError, RuntimeError, IndexError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise RunError(f"{path} is damaged and cannot be loaded: {reason}") from error
 
 
-def _fallback(tensors: dict[str, torch.Tensor], shape: tuple[int, ...]) -> Tables:
+def _pack(thing: Any) -> tuple[Config, Numbers]:
+    """How to build a thing again, and its numbers."""
+    return PACKERS[type(thing)][0](thing)
+
+
+def _unpack(config: Config, numbers: Numbers, nonlinear: type[nn.Module] | nn.Module | None = None) -> Any:
+    for pack, unpack in PACKERS.values():
+        if pack.__name__ == f"_pack_{config.get('kind')}":
+            return unpack(config, numbers, nonlinear)
+    raise RunError(f"'{config.get('kind')}' is not a model of this version")
+
+
+def _pack_joint(predictor: Predictor) -> tuple[Config, Numbers]:
+    numbers = {f"model.{name}": value.detach().cpu().clone() for name, value in predictor.model.state_dict().items()}
+    fallback = predictor.fallback
+    for n, table in enumerate(fallback.tables):
+        numbers[f"fallback.{n}.keys"] = torch.as_tensor(table.keys)
+        numbers[f"fallback.{n}.effects"] = torch.as_tensor(table.effects)
+    numbers["fallback.mean"] = torch.tensor(fallback.mean, dtype=torch.float64)
+    return predictor.model.config() | {"returned": predictor.returned, "kind": "joint"}, numbers
+
+
+def _unpack_joint(config: Config, numbers: Numbers, nonlinear: type[nn.Module] | nn.Module | None) -> Predictor:
+    returned = config.get("returned", "joint")
+    if returned not in ("joint", "bias"):
+        raise RunError(f"'{returned}' is not a model of this version")
+    model = JointModel.from_config(config, nonlinear)
+    model.load_state_dict(_below(numbers, "model."))
     tables = [
-        Table((n,), (size,), tensors[f"fallback.{n}.keys"].numpy(), tensors[f"fallback.{n}.effects"].numpy())
-        for n, size in enumerate(shape)
+        Table((n,), (size,), numbers[f"fallback.{n}.keys"].numpy(), numbers[f"fallback.{n}.effects"].numpy())
+        for n, size in enumerate(model.shape)
     ]
-    shrinkage = tuple(np.full(len(shape), np.nan))  # how strongly it was shrunk does not matter for predicting
-    return Tables(float(tensors["fallback.mean"]), tuple(tables), shrinkage)
+    shrinkage = tuple(np.full(len(tables), np.nan))  # how strongly it was shrunk does not matter for predicting
+    return Predictor(model.eval(), Tables(float(numbers["fallback.mean"]), tuple(tables), shrinkage), returned)
+
+
+def _pack_mean(mean: Mean) -> tuple[Config, Numbers]:
+    return {"kind": "mean", "mean": mean.mean}, {}
+
+
+def _unpack_mean(config: Config, _numbers: Numbers, _: object) -> Mean:
+    return Mean(float(config["mean"]))
+
+
+def _pack_tables(tables: Tables) -> tuple[Config, Numbers]:
+    numbers: Numbers = {}
+    for n, table in enumerate(tables.tables):
+        numbers[f"{n}.keys"] = torch.as_tensor(np.ascontiguousarray(table.keys))
+        numbers[f"{n}.effects"] = torch.as_tensor(np.ascontiguousarray(table.effects))
+    each = [{"modes": list(map(int, table.modes)), "sizes": list(map(int, table.sizes))} for table in tables.tables]
+    shrinkage = [None if not math.isfinite(one) else one for one in tables.shrinkage]
+    return {"kind": "tables", "mean": tables.mean, "tables": each, "shrinkage": shrinkage}, numbers
+
+
+def _unpack_tables(config: Config, numbers: Numbers, _: object) -> Tables:
+    tables = [
+        Table(tuple(one["modes"]), tuple(one["sizes"]), numbers[f"{n}.keys"].numpy(), numbers[f"{n}.effects"].numpy())
+        for n, one in enumerate(config["tables"])
+    ]
+    shrinkage = tuple(math.inf if one is None else float(one) for one in config["shrinkage"])
+    return Tables(float(config["mean"]), tuple(tables), shrinkage)
+
+
+LOCAL = ("mode", "shape", "period", "near", "length", "far")
+
+
+def _pack_local(local: Local) -> tuple[Config, Numbers]:
+    arrays = {name: torch.as_tensor(getattr(local, name)) for name in ("coordinates", "ranks", "keys", "residuals")}
+    return {"kind": "local"} | {name: getattr(local, name) for name in LOCAL}, arrays
+
+
+def _unpack_local(config: Config, numbers: Numbers, _: object) -> Local:
+    known = {name: config[name] for name in LOCAL} | {"shape": tuple(config["shape"])}
+    return Local(**known, **{name: value.numpy() for name, value in numbers.items()})
+
+
+def _pack_calibration(calibration: Calibration) -> tuple[Config, Numbers]:
+    scale, numbers = (None, {}) if calibration.scale is None else _pack(calibration.scale)
+    numbers = {f"scale.{name}": value for name, value in numbers.items()}
+    numbers |= {"edges": torch.as_tensor(calibration.edges), "quantiles": torch.as_tensor(calibration.quantiles)}
+    return {"kind": "calibration", "scale": scale, "shape": list(calibration.shape)}, numbers
+
+
+def _unpack_calibration(config: Config, numbers: Numbers, _: object) -> Calibration:
+    scale = None if config["scale"] is None else _unpack(config["scale"], _below(numbers, "scale."))
+    return Calibration(numbers["edges"].numpy(), scale, numbers["quantiles"].numpy(), tuple(config["shape"]))
+
+
+def _pack_ensemble(ensemble: Ensemble) -> tuple[Config, Numbers]:
+    numbers: Numbers = {}
+
+    def inside(name: str, thing: Any) -> Config:
+        config, own = _pack(thing)
+        numbers.update({f"{name}.{key}": value for key, value in own.items()})
+        return config
+
+    members = [
+        {
+            "name": member.name,
+            "weight": member.weight,
+            "parts": [inside(f"member.{m}.{k}", part) for k, part in enumerate(member.parts)],
+        }
+        for m, member in enumerate(ensemble.members)
+    ]
+    config = {
+        "kind": "ensemble",
+        "members": members,
+        "memory": [inside(f"memory.{k}", one) for k, one in enumerate(ensemble.memory)],
+        "fallback": inside("fallback", ensemble.fallback),
+        "range": [ensemble.low, ensemble.high],
+        "calibration": None if ensemble.calibration is None else inside("calibration", ensemble.calibration),
+    }
+    return config, numbers
+
+
+def _unpack_ensemble(config: Config, numbers: Numbers, nonlinear: type[nn.Module] | nn.Module | None) -> Ensemble:
+    def inside(name: str, one: Config) -> Any:
+        return _unpack(one, _below(numbers, f"{name}."), nonlinear)
+
+    members = tuple(
+        Member(
+            one["name"],
+            float(one["weight"]),
+            tuple(inside(f"member.{m}.{k}", part) for k, part in enumerate(one["parts"])),
+        )
+        for m, one in enumerate(config["members"])
+    )
+    memory = tuple(inside(f"memory.{k}", one) for k, one in enumerate(config["memory"]))
+    calibration = None if config["calibration"] is None else inside("calibration", config["calibration"])
+    return Ensemble(members, memory, inside("fallback", config["fallback"]), *config["range"], calibration)
+
+
+def _below(numbers: Numbers, prefix: str) -> Numbers:
+    return {name.removeprefix(prefix): value for name, value in numbers.items() if name.startswith(prefix)}
+
+
+PACKERS: dict[type, tuple[Callable[..., tuple[Config, Numbers]], Callable[..., Any]]] = {
+    Predictor: (_pack_joint, _unpack_joint),
+    Mean: (_pack_mean, _unpack_mean),
+    Tables: (_pack_tables, _unpack_tables),
+    Local: (_pack_local, _unpack_local),
+    Calibration: (_pack_calibration, _unpack_calibration),
+    Ensemble: (_pack_ensemble, _unpack_ensemble),
+}
+"""How every kind of thing is written and read."""

@@ -1,0 +1,130 @@
+"""What ``auto`` chooses from: structures of g, sizes of f, and how each is fitted."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from jointensor.baselines import fit_bias, fit_tables, refit_tables
+from jointensor.data.sparse import SparseTensor
+from jointensor.data.split import Split
+from jointensor.models.joint import JointModel
+from jointensor.training.ensemble import Part
+from jointensor.training.fit import fit
+from jointensor.training.recipe import make_recipe
+
+SHARED, WIDER = 8, 24
+"""Width of the vectors of a factorisation machine, and a larger one."""
+
+COMPANY = 3_000_000
+"""Entries above which implicit labels are not tried: their systems grow with all pairs that were seen."""
+
+Kind = Literal["bias", "tables", "drawn", "joint"]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One structure, and how it is fitted."""
+
+    name: str
+    kind: Kind
+    simplicity: int
+    """Place from the simplest to the least simple; decides where validation cannot."""
+    rank: tuple[int, int] = (0, 0)
+    linear: str = ""
+    nonlinear: str = "julia"
+    changes: dict[str, Any] = field(default_factory=dict)
+    after: str | None = None
+    """Tried only where this one is the best of its kind."""
+
+    @property
+    def refits(self) -> bool:
+        """Whether the answer is one fit to all entries; else the mean of the fits to all folds but one."""
+        return self.kind != "joint"
+
+    @property
+    def slug(self) -> str:
+        """The name as a file's."""
+        return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
+
+
+def candidates_for(tensor: SparseTensor) -> list[Candidate]:
+    """Structures worth trying, the cheap ones first."""
+    found = [Candidate("bias", "bias", 0), Candidate("tables", "tables", 1)]
+    drawn = "mean+bias+tables" if tensor.n_modes > 2 else "mean+bias"
+    found.append(Candidate(drawn, "drawn", 2, linear=drawn))
+    shared = f"{drawn}+fm:{SHARED}"
+    found.append(Candidate(shared, "drawn", 3, linear=shared))
+    largest = sorted(np.argsort(tensor.shape)[-2:].tolist())
+    implicit = f"+implicit:{largest[0]}/{largest[1]}+implicit:{largest[1]}/{largest[0]}"
+    if len(tensor) <= COMPANY:
+        found.append(Candidate(shared + "+implicit", "drawn", 5, linear=shared + implicit))
+    grid = [(4, 16), (10, 10), (16, 4), (0, 20), (20, 0)]  # the paper's, and either half alone
+    for place, (r, f) in enumerate(grid):
+        found.append(Candidate(f"julia:{r}/{f}", "joint", 6 + place, (r, f)))
+    for name, narrow in ((shared, shared), (shared + "+implicit", shared + implicit)):
+        wide = narrow.replace(f"fm:{SHARED}", f"fm:{WIDER}")
+        found.append(
+            Candidate(name.replace(f"fm:{SHARED}", f"fm:{WIDER}"), "drawn", 12, linear=wide, after=name)
+        )
+    found.append(Candidate("julia:4/32", "joint", 13, (4, 32), after="julia:4/16"))
+    return [one for one in found if one.after is None or one.after in {other.name for other in found}]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A candidate fitted to some entries."""
+
+    part: Part
+    seconds: float
+
+
+def fit_candidate(  # noqa: PLR0913 - everything that decides a fit
+    candidate: Candidate,
+    train: SparseTensor,
+    valid: SparseTensor,
+    *,
+    seed: int,
+    device: str,
+    engine: str,
+    budget: float,
+    short: bool = False,
+) -> Fitted:
+    """Fit a candidate; ``valid`` may be empty where everything is known (refits of what is drawn)."""
+    begin = time.monotonic()
+    part: Part
+    if candidate.kind == "bias":
+        part = fit_bias(train, valid)
+    elif candidate.kind == "tables":
+        part = fit_tables(train, valid)
+    else:
+        recipe = make_recipe("default", fall_back=False, **candidate.changes)
+        linear = candidate.linear or recipe.linear(candidate.rank[0])
+        if candidate.kind == "drawn":
+            recipe = make_recipe(recipe, linear_solver="gibbs", restarts=0)
+        if short:
+            recipe = make_recipe(recipe, refine_epochs=2, cycle=2, restarts=0, burn_in=20, draws=15, thin=1)
+        model = JointModel(train.shape, candidate.rank, linear=linear, nonlinear=candidate.nonlinear)
+        nothing = train.take(np.zeros(0, dtype=np.int64))
+        found = fit(
+            model, Split(train, valid, nothing, rule="fold"), recipe, seed=seed, device=device, engine=engine,
+            budget=budget,
+        )  # fmt: skip
+        part = found.predictor
+        part.model.to("cpu")
+    return Fitted(part, time.monotonic() - begin)
+
+
+def refit_candidate(candidate: Candidate, fits: Sequence[Fitted], tensor: SparseTensor, **how: Any) -> Fitted:
+    """Fit to all entries, shrunk as on the folds."""
+    begin = time.monotonic()
+    first = fits[0].part
+    if candidate.kind == "tables":
+        return Fitted(refit_tables(first, tensor), time.monotonic() - begin)  # type: ignore[arg-type]
+    nothing = tensor.take(np.zeros(0, dtype=np.int64))
+    return fit_candidate(candidate, tensor, nothing, **how)

@@ -1,0 +1,98 @@
+"""Several models as one: a weighted mean of members, what neighbours and tables know of its residuals, and an interval."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jointensor.baselines.tables import Mean, Tables
+from jointensor.training.calibration import Calibration
+from jointensor.training.local import Local
+from jointensor.training.predictor import Predictor
+
+Part = Predictor | Tables | Mean
+Memory = Local | Tables
+
+CHUNK = 1 << 18
+"""Entries that are on their way at a time."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One structure: the mean of its fits, to all entries or to all but one fold each."""
+
+    name: str
+    weight: float
+    parts: tuple[Part, ...]
+
+    def predict(self, indices: NDArray[np.integer]) -> NDArray[np.float64]:
+        """Mean of the parts' answers, ``(entries,)``."""
+        total = np.zeros(len(indices))
+        for part in self.parts:
+            total += part.predict(indices)
+        return total / len(self.parts)
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """What ``auto`` returns."""
+
+    members: tuple[Member, ...]
+    memory: tuple[Memory, ...]
+    """Fitted to residuals of entries that were left out, one after the other."""
+    fallback: Tables
+    """Additive biases of all entries; knows which labels were seen."""
+    low: float
+    high: float
+    """Smallest and largest value that was seen; answers stay between."""
+    calibration: Calibration | None = None
+
+    @property
+    def returned(self) -> str:
+        """What answers."""
+        return "auto"
+
+    def unseen(self, indices: NDArray[np.integer]) -> NDArray[np.bool_]:
+        """Which entries have a label that no training entry had (or that is unknown: -1)."""
+        found = [table.find(indices) < len(table.keys) for table in self.fallback.tables]
+        return ~np.logical_and.reduce(found)
+
+    def predict(self, indices: NDArray[np.integer]) -> NDArray[np.float32]:
+        """One number per entry, ``(entries, modes)`` → ``(entries,)``."""
+        indices = np.asarray(indices)
+        answer = np.empty(len(indices), dtype=np.float32)
+        for start in range(0, len(indices), CHUNK):
+            part = indices[start : start + CHUNK]
+            value = self.mix(part) + self.remember(part)
+            answer[start : start + CHUNK] = np.clip(value, self.low, self.high)
+        return answer
+
+    def interval(self, indices: NDArray[np.integer], level: float) -> NDArray[np.float32]:
+        """Lower and upper ends that hold a share ``level`` of such entries, ``(entries, 2)``."""
+        if self.calibration is None:
+            raise ValueError("this model was not calibrated")
+        indices = np.asarray(indices)
+        centre = self.predict(indices)
+        ends = self.calibration.interval(indices, centre, level, self.unseen(indices))
+        return np.clip(ends, self.low, self.high).astype(np.float32)
+
+    def mix(self, indices: NDArray[np.integer]) -> NDArray[np.float64]:
+        """The weighted mean of the members."""
+        total = np.zeros(len(indices))
+        for member in self.members:
+            total += member.weight * member.predict(indices)
+        return total
+
+    def remember(self, indices: NDArray[np.integer]) -> NDArray[np.float64]:
+        """What the memory adds."""
+        total = np.zeros(len(indices))
+        for one in self.memory:
+            total += one.predict(indices)
+        return total
+
+    def n_parameters(self) -> int:
+        """All numbers that were learnt."""
+        parts = [part for member in self.members for part in member.parts] + list(self.memory)
+        return sum(p.model.n_parameters() if isinstance(p, Predictor) else p.n_parameters() for p in parts)
