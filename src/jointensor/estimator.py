@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import narwhals as nw
@@ -15,12 +16,19 @@ from numpy.typing import NDArray
 from torch import nn
 
 from jointensor.data.expressions import ModeExpression, as_labels
+from jointensor.data.sparse import SparseTensor
 from jointensor.data.split import split
 from jointensor.data.tables import TableSpec, encode_frame, frame_to_tensor
-from jointensor.errors import DataError, MissingPackageError
+from jointensor.errors import ConfigError, DataError, MissingPackageError
+from jointensor.experiments.auto import run_auto
+from jointensor.experiments.auto_run import AUTO_BUDGET
+from jointensor.experiments.judging import calibrate_on
 from jointensor.models.joint import JointModel, check_rank
+from jointensor.training.ensemble import Ensemble
 from jointensor.training.fit import Fit, fit
+from jointensor.training.predictor import Predictor
 from jointensor.training.recipe import Recipe, make_recipe
+from jointensor.training.update import add_entries
 
 try:
     from sklearn.base import BaseEstimator, RegressorMixin
@@ -45,7 +53,8 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
     Parameters
     ----------
     rank
-        ``(R, F)``: R multilinear and F nonlinear components; either may be 0, not both.
+        ``(R, F)``: R multilinear and F nonlinear components; either may be 0, not both. ``"auto"``: blocks,
+        components and everything else are chosen by validation within ``budget`` (600 s where it is ``None``).
     linear
         The multilinear half spelled out, for example ``"mean+bias+cp:4"``; replaces R.
     nonlinear
@@ -82,7 +91,11 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
     model_
         The trained :class:`~jointensor.models.joint.JointModel`.
     fit_
-        The whole :class:`~jointensor.training.fit.Fit`.
+        The whole :class:`~jointensor.training.fit.Fit`; not there for ``rank="auto"``.
+    auto_
+        For ``rank="auto"``: what was tried, what was chosen and why.
+    predictor_
+        What answers.
     linear_factors_
         Factor matrices A_n of the CP block, each ``(labels, R)``, rows in the order of the mode's labels;
         empty without such a block.
@@ -109,7 +122,7 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
     def __init__(  # noqa: PLR0913 - scikit-learn's settings are arguments of the constructor
         self,
         *,
-        rank: tuple[int, int] = (4, 16),
+        rank: tuple[int, int] | str = (4, 16),
         linear: str | None = None,
         nonlinear: str | type[nn.Module] | nn.Module = "julia",
         recipe: str | Recipe = "default",
@@ -151,36 +164,93 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         spec = TableSpec(tuple(ModeExpression(n, n) for n in names), value, self.duplicates)  # type: ignore[arg-type]
         tensor = frame_to_tensor(table.with_columns(pl.Series(value, numbers)), spec).tensor
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        self.modes_: tuple[Mode, ...] = tensor.modes
+        if self.rank == "auto":
+            return self._search(tensor, seed)
         recipe = make_recipe(self.recipe, **({} if self.loss is None else {"loss": self.loss}))
+        parts = split(tensor, test=0.0, valid=self.validation_fraction, seed=seed)
         self.fit_: Fit = fit(
             self._new_model(tensor.shape, recipe, seed),
-            split(tensor, test=0.0, valid=self.validation_fraction, seed=seed),
+            parts,
             recipe,
             seed=seed,
             device=self.device,
             budget=math.inf if self.budget is None else self.budget,
         )
-        self.modes_: tuple[Mode, ...] = tensor.modes
-        self.model_: JointModel = self.fit_.model.eval()
+        self.predictor_: Predictor | Ensemble = replace(
+            self.fit_.predictor,
+            calibration=calibrate_on(self.fit_.predictor, parts, (parts.test.indices, parts.test.values)),
+        )
+        self.model_: JointModel | None = self.fit_.model.eval()
         self.linear_factors_ = [table.cpu().numpy().copy() for table in self.model_.linear_factors]
         self.history_ = [epoch.to_dict() for epoch in self.fit_.history]
-        self.outcome_ = self.fit_.outcome
+        self.outcome_: str = self.fit_.outcome
         return self
 
-    def predict(self, X: Any) -> NDArray[np.float64]:
+    def _search(self, tensor: SparseTensor, seed: int) -> TensorCompleter:
+        """Everything chosen by validation."""
+        given = [
+            n for n, usual in (("linear", None), ("nonlinear", "julia"), ("loss", None)) if getattr(self, n) != usual
+        ]
+        if given:
+            raise ConfigError(f"rank 'auto' chooses {given[0]} by itself; leave it as it is, or give rank=(R, F)")
+        budget = AUTO_BUDGET if self.budget is None else self.budget
+        self.auto_ = run_auto(tensor, seed=seed, budget=budget, device=self.device)
+        self.predictor_ = self.auto_.predictor
+        self.model_ = self.predictor_.model
+        self.linear_factors_ = [] if self.model_ is None else [t.numpy().copy() for t in self.model_.linear_factors]
+        self.history_, self.outcome_ = [], self.auto_.outcome
+        return self
+
+    def partial_fit(self, X: Any, y: Any) -> TensorCompleter:
+        """Add entries, and labels that were not there before, to a fitted model; the first call fits.
+
+        Only the rows of new labels are learnt, everything else stays as it is: much faster than ``fit``, and nearly as
+        good for the new labels.
+
+        Parameters
+        ----------
+        X, y
+            As in ``fit``: the new entries only.
+        """
+        if not hasattr(self, "predictor_"):
+            return self.fit(X, y)
+        columns = self._columns(X)
+        validate_data(self, X, y, reset=False, skip_check_array=True)
+        numbers = _numbers(y, self)
+        names = [mode.name for mode in self.modes_]
+        table, value = _table(columns, names), _free_name(names)
+        check_consistent_length(table, numbers)
+        spec = TableSpec(tuple(ModeExpression(n, n) for n in names), value, self.duplicates)  # type: ignore[arg-type]
+        fresh = frame_to_tensor(table.with_columns(pl.Series(value, numbers)), spec).tensor
+        modes = tuple(known.with_more(new.labels or ()) for known, new in zip(self.modes_, fresh.modes, strict=True))
+        places = [mode.encode(new.labels or range(new.size)) for mode, new in zip(modes, fresh.modes, strict=True)]
+        indices = np.stack([place[fresh.indices[:, n]] for n, place in enumerate(places)], axis=1)
+        self.predictor_ = add_entries(self.predictor_, SparseTensor(indices, fresh.values, modes))
+        self.modes_, self.model_ = modes, self.predictor_.model
+        self.linear_factors_ = [] if self.model_ is None else [t.numpy().copy() for t in self.model_.linear_factors]
+        return self
+
+    def predict(self, X: Any, return_interval: float | None = None) -> Any:
         """Values of entries, observed or not, in the order of the rows.
 
         Parameters
         ----------
         X
             Labels, in the columns of ``fit``. Labels that ``fit`` did not see are allowed, missing ones are not.
+        return_interval
+            A share such as 0.9: also return lower and upper ends that hold this share of the values, ``(rows, 2)``.
         """
         check_is_fitted(self)
         columns = self._columns(X)
         validate_data(self, X, reset=False, skip_check_array=True)
         table = _table(columns, [mode.name for mode in self.modes_])
         # double, so that sums over many rows in a metric are as exact as for any other regressor
-        return self.fit_.predict(encode_frame(table, self.modes_, None)).astype(np.float64)
+        indices = encode_frame(table, self.modes_, None)
+        values = self.predictor_.predict(indices).astype(np.float64)
+        if return_interval is None:
+            return values
+        return values, self.predictor_.interval(indices, return_interval).astype(np.float64)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -197,6 +267,7 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
             # for what a module draws when it is made and training does not reset; it is made on the CPU,
             # and torch.manual_seed would move the GPU's state too
             torch.default_generator.manual_seed(seed)
+            assert not isinstance(self.rank, str)  # "auto" went another way
             linear = recipe.linear(check_rank(self.rank)[0]) if self.linear is None else self.linear
             return JointModel(shape, self.rank, linear=linear, nonlinear=part)
 

@@ -272,7 +272,7 @@ def no_table(request, tmp_path):
         (("--linear", "tuker:3"), "there is no multilinear block 'tuker'; did you mean 'tucker:K'? known are "),
         (
             ("--linear", "tucker:3x"),
-            "'tucker:3x': write mean, bias, cp:R with R at least 1, tucker:K, or tucker:K1xK2x",
+            "'tucker:3x': write mean, bias, cp:R with R at least 1, pairs:K, fm:K",
         ),
         (("--linear", "", "--rank", "2/0"), "rank 2/0 leaves nothing to fit; give at least one component, such as "),
     ],
@@ -300,7 +300,7 @@ def test_fit_counts_the_ranks_of_tucker_before_it_reads_the_table(cli, no_table,
 @pytest.mark.parametrize("rank", ["²/3", "-1/3", "4", "4/x", ""])
 def test_a_rank_that_is_not_two_whole_numbers_is_wrong_usage(cli, no_table, tmp_path, rank):
     code, stderr = refused_fit(cli, no_table, tmp_path, "--rank", rank)
-    assert stderr == f"error: rank '{rank}' is not R/F, two whole numbers such as 4/16\n"
+    assert stderr == f"error: rank '{rank}' is not R/F, two whole numbers such as 4/16, or auto\n"
     assert code == 2
 
 

@@ -172,7 +172,7 @@ def test_blocks_are_names_with_ranks():
 )
 def test_malformed_ranks_are_refused_with_the_piece_as_it_was_written(spec):
     with pytest.raises(
-        ConfigError, match="write mean, bias, cp:R with R at least 1, pairs:K, .* or tucker:K1xK2"
+        ConfigError, match=r"write mean, bias, cp:R with R at least 1, pairs:K, .* or tucker:K1xK2"
     ) as caught:
         Multilinear((2, 3), spec)
     assert f"'{spec}'" in str(caught.value)

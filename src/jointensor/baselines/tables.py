@@ -32,7 +32,7 @@ ROUNDS = 20
 """Most passes over all tables; fitting stops earlier when validation no longer improves."""
 
 REFITS = 4
-"""Passes over all tables where their shrinkage is known."""
+"""Passes over all tables where their shrinkage is known, and how many there were is not."""
 
 MAX_CELLS = 2**62
 """Cells that can be numbered: beyond it the keys of training entries and of queries would not agree."""
@@ -70,7 +70,7 @@ class Table:
     def find(self, indices: NDArray[np.integer]) -> NDArray[np.int32]:
         """Row of each entry's combination; the last row where it was never observed."""
         columns = indices[:, self.modes]
-        known = np.all(columns >= 0, axis=1)
+        known = np.all((columns >= 0) & (columns < np.array(self.sizes)), axis=1)  # later labels are not in it either
         keys = cell_keys(np.where(known[:, None], columns, 0), self.sizes)
         rows = np.searchsorted(self.keys, keys)
         rows[rows == len(self.keys)] = 0
@@ -84,6 +84,8 @@ class Tables:
     mean: float
     tables: tuple[Table, ...]
     shrinkage: tuple[float, ...]
+    rounds: int = 0
+    """Passes over all tables; 0 where nobody counted."""
 
     def predict(self, indices: NDArray[np.integer]) -> NDArray[np.float64]:
         """Sum of the numbers found; a combination never observed adds nothing."""
@@ -120,10 +122,10 @@ def refit_tables(like: Tables, train: SparseTensor) -> Tables:
     parts = [_Fitting(train, none, modes) for modes, _ in kept]
     mean = float(train.values.mean(dtype=np.float64))
     left = train.values.astype(np.float64) - mean
-    for _ in range(REFITS):
+    for _ in range(like.rounds or REFITS):
         for part, (_, shrunk) in zip(parts, kept, strict=True):
             part.refit(left, np.zeros(0), (shrunk,))
-    return Tables(mean, tuple(part.table for part in parts), tuple(shrunk for _, shrunk in kept))
+    return Tables(mean, tuple(part.table for part in parts), tuple(shrunk for _, shrunk in kept), like.rounds)
 
 
 class _Fitting:
@@ -173,7 +175,7 @@ def _backfit(
     lowest, best = math.inf, Tables(mean, (), ())
     for part in parts:
         part.reset()
-    for _ in range(ROUNDS):
+    for round_ in range(1, ROUNDS + 1):
         for part in parts:
             part.refit(left, valid_left, grid)
         if len(valid):
@@ -182,5 +184,6 @@ def _backfit(
             error = math.sqrt((left @ left + sum(part.penalty for part in parts)) / len(left))
         if error > lowest * (1 - (1e-4 if len(valid) else 1e-9)):
             break
-        lowest, best = error, Tables(mean, tuple(p.table for p in parts), tuple(p.shrinkage for p in parts))
+        shrinkage = tuple(part.shrinkage for part in parts)
+        lowest, best = error, Tables(mean, tuple(part.table for part in parts), shrinkage, round_)
     return lowest, best

@@ -64,7 +64,9 @@ def fit(
     value: a.Value = None,
     duplicates: a.Duplicates = "error",
     order: a.Order = None,
-    rank: Annotated[str, typer.Option(help="R/F: multilinear/nonlinear components.")] = "4/16",
+    rank: Annotated[
+        str, typer.Option(help="R/F: multilinear/nonlinear components; auto: everything chosen by validation.")
+    ] = "4/16",
     linear: Annotated[
         str | None, typer.Option(help="Multilinear blocks, such as mean+bias+cp:4; replaces R and the recipe's blocks.")
     ] = None,
@@ -81,7 +83,9 @@ def fit(
     refit: Annotated[bool, typer.Option("--refit", help="Train once more on all entries and keep that model.")] = False,
     engine: Annotated[str, typer.Option(help="auto, reference, numba (CPU) or triton (NVIDIA GPU).")] = "auto",
     device: a.Device = "auto",
-    budget: Annotated[float | None, typer.Option(help="Seconds for everything.", min=0)] = None,
+    budget: Annotated[
+        float | None, typer.Option(help="Seconds for everything; --rank auto takes 600 if not told.", min=0)
+    ] = None,
     no_restart: a.NoRestart = False,
     separator: a.Separator = None,
     no_header: a.NoHeader = False,
@@ -121,6 +125,9 @@ def predict(
     run: a.RunFolder,
     queries: Annotated[Path, typer.Argument(help="Entries to predict, in any readable format.")],
     out: Annotated[Path, typer.Option(help="File to write: the queries with a prediction beside them.")],
+    interval: Annotated[
+        float | None, typer.Option(help="Also lower and upper ends that hold this share of the values, such as 0.9.")
+    ] = None,
     quiet: a.Quiet = False,
 ) -> None:
     """Predict entries; they come back in their order."""
@@ -129,11 +136,11 @@ def predict(
     from jointensor.experiments.predict import predict_file
 
     screen = Screen(quiet=quiet)
-    count, unseen = predict_file(load_run(run), queries, out)
+    count, unseen = predict_file(load_run(run), queries, out, interval)
     if unseen:
         screen.note(
             f"{unseen:,} of {count:,} queries have a label that no training entry had; "
-            "the additive-bias predictor answered them (column 'unseen')"
+            "means and what is known of their other labels answered them (column 'unseen')"
         )
     screen.result(f"{count:,} predictions written to {out}")
 
@@ -200,7 +207,8 @@ def components(
     from jointensor.experiments.folder import load_run
 
     loaded = load_run(run)
-    found = read_components(loaded.predictor.model.linear_factors, loaded.modes)
+    model = loaded.predictor.model
+    found = read_components([] if model is None else model.linear_factors, loaded.modes)
     screen = Screen(quiet=quiet, json=json)
     screen.components(found, top)
     write_json((out or run / "components.png").with_suffix(".json"), found.to_dict(top))
@@ -261,6 +269,51 @@ def compare(
     screen.comparison(rows, out)
     if all(row["rmse"] is None for row in rows):
         raise RunError(f"no model could be fitted; {out / 'cells'} says why")
+
+
+@app.command()
+def select(
+    source: Annotated[Path, typer.Argument(help="Table, .npz or .tns with the observed entries.")],
+    out: Annotated[Path, typer.Option(help="Folder for grid.csv, grid.png and selection.json.")],
+    linear_ranks: Annotated[str, typer.Option("--linear-ranks", help="Values of R: 0,1,2,4,8.")] = "0,1,2,4,8,16",
+    nonlinear_ranks: Annotated[str, typer.Option("--nonlinear-ranks", help="Values of F: 0,4,16.")] = "0,4,16",
+    folds: Annotated[int, typer.Option(help="Fifths of the entries that are left out in turn.", min=1, max=5)] = 2,
+    starts: Annotated[int, typer.Option(help="Random starts per fit.", min=1)] = 2,
+    modes: a.Modes = None,
+    mode: a.Mode = None,
+    value: a.Value = None,
+    duplicates: a.Duplicates = "error",
+    order: a.Order = None,
+    seed: Annotated[int, typer.Option(help="Seed of folds and starts.", min=0)] = 0,
+    device: a.Device = "auto",
+    separator: a.Separator = None,
+    no_header: a.NoHeader = False,
+    columns: a.Columns = None,
+    quiet: a.Quiet = False,
+    json: a.Json = False,
+) -> None:
+    """Plot the error of left-out entries over R/F, and choose the fewest components that are good enough."""
+    from jointensor.cli.options import numbers, read_options
+    from jointensor.cli.screen import Screen
+    from jointensor.experiments.run import read_source
+    from jointensor.experiments.select import select as select_rank
+    from jointensor.experiments.select import write_selection
+
+    if out.exists():
+        raise RunError(f"{out} exists already; give another --out, or remove it")
+    grid = [numbers(text, name) for text, name in ((linear_ranks, "linear"), (nonlinear_ranks, "nonlinear"))]
+    reading = read_options(
+        source, modes=modes, mode=mode, value=value, duplicates=duplicates, order=order, separator=separator,
+        no_header=no_header, columns=columns,
+    )  # fmt: skip
+    screen = Screen(quiet=quiet, json=json)
+    tensor = read_source(reading["source"], reading["table"], reading["orders"]).tensor
+    found = select_rank(
+        tensor, *grid, folds=folds, starts=starts, seed=seed, device=device,
+        on_cell=lambda cell: screen.note(f"{cell.rank[0]}/{cell.rank[1]}: RMSE {cell.rmse:.4g}, {cell.seconds:.1f} s"),
+    )  # fmt: skip
+    write_selection(found, out)
+    screen.selection(found, out)
 
 
 @app.command()

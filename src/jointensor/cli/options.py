@@ -10,7 +10,7 @@ from jointensor.data.files import file_kind
 from jointensor.data.split import check_share
 from jointensor.errors import ConfigError
 from jointensor.experiments.cells import CompareConfig
-from jointensor.experiments.run import RunConfig
+from jointensor.experiments.run import AUTO, RunConfig
 from jointensor.experiments.specs import parse_models
 from jointensor.kernels.engines import ENGINES
 from jointensor.models.multilinear import linear_spec, parse_blocks
@@ -18,6 +18,9 @@ from jointensor.models.nonlinear import make_nonlinear
 from jointensor.models.tucker import check_count
 from jointensor.registry import nearest, parse_value
 from jointensor.training.recipe import make_recipe
+
+AUTO_DECIDES = {"linear": None, "nonlinear": "julia", "recipe": "default", "refit": False}
+"""Options that a search decides by itself, and what they are when nobody gave them."""
 
 
 def fit_config(
@@ -39,8 +42,12 @@ def fit_config(
     reading, same = _reading(source, same)
     recipe_changes = _recipe_changes(same, changes, loss, no_restart=no_restart)
     _check_split(same)
-    numbers = parse_rank(rank)
-    _check_model(numbers, same["linear"], same["nonlinear"], _count_modes(reading["table"]))
+    numbers: tuple[int, int] | str = AUTO
+    if rank == AUTO:
+        _check_auto(same, recipe_changes)
+    else:
+        numbers = parse_rank(rank)
+        _check_model(numbers, same["linear"], same["nonlinear"], _count_modes(reading["table"]))
     return RunConfig(
         **reading,
         rank=numbers,
@@ -49,6 +56,13 @@ def fit_config(
         test_file=None if test_file is None else str(test_file.resolve()),
         **same,
     )
+
+
+def _check_auto(same: dict[str, Any], changes: dict[str, Any]) -> None:
+    """Refuse options that a search would decide by itself."""
+    given = [name for name, usual in AUTO_DECIDES.items() if same[name] != usual] + [f"set {name}" for name in changes]
+    if given:
+        raise ConfigError(f"--rank auto chooses by itself; leave out --{given[0]}, or give --rank R/F")
 
 
 def compare_config(
@@ -68,6 +82,23 @@ def compare_config(
     if same["test"] == 0:
         raise ConfigError("a comparison needs test entries; give a --test share above 0")
     return CompareConfig(models=tuple(models), recipe_changes=recipe_changes, **reading, **same)
+
+
+def read_options(source: Path, **given: Any) -> dict[str, Any]:
+    """How a source is read, by the options that say so."""
+    return _reading(source, given)[0]
+
+
+def numbers(text: str, name: str) -> list[int]:
+    """``0,1,2`` as whole numbers.
+
+    >>> numbers("0,1,2", "linear")
+    [0, 1, 2]
+    """
+    pieces = [piece.strip() for piece in text.split(",")]
+    if not all(piece.isdecimal() for piece in pieces):
+        raise ConfigError(f"--{name}-ranks '{text}' is not a list of whole numbers such as 0,1,2,4")
+    return sorted({int(piece) for piece in pieces})
 
 
 def _reading(source: Path, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -109,7 +140,10 @@ def _count_modes(table: dict[str, Any] | None) -> int | None:
 
 def _check_model(rank: tuple[int, int], linear: str | None, nonlinear: str, n_modes: int | None) -> None:
     """Refuse what can be seen to be wrong without the tensor."""
-    blocks = parse_blocks(linear_spec(rank[0]) if linear is None else linear)
+    names: dict[str, int] = {}  # of modes, in any order: the tensor is not there yet
+    blocks = parse_blocks(
+        linear_spec(rank[0]) if linear is None else linear, lambda name: names.setdefault(name, len(names))
+    )
     if "tucker" in blocks and n_modes is not None:
         check_count(blocks["tucker"], n_modes)
     if rank[1]:
@@ -128,7 +162,7 @@ def parse_rank(text: str) -> tuple[int, int]:
     """
     pieces = text.split("/")
     if len(pieces) != 2 or not all(piece.strip().isdecimal() for piece in pieces):
-        raise ConfigError(f"rank '{text}' is not R/F, two whole numbers such as 4/16")
+        raise ConfigError(f"rank '{text}' is not R/F, two whole numbers such as 4/16, or auto")
     return int(pieces[0]), int(pieces[1])
 
 

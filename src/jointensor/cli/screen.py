@@ -21,6 +21,7 @@ from jointensor.experiments.compare import OnCell
 from jointensor.experiments.comparison import TITLES, cells_for_people
 from jointensor.experiments.report import figure_rows
 from jointensor.experiments.run import Listener
+from jointensor.experiments.select import Selection
 from jointensor.training.history import Epoch
 
 LINE_EVERY = 5.0
@@ -104,6 +105,8 @@ class Screen:
         table = _figure_table(figure_rows(metrics))
         if table is not None:
             self.main.print(table)
+        if "auto" in metrics:
+            self.trials(metrics["auto"])
         judged = metrics["test"] or metrics["valid"]
         if judged and judged["cold"]["n"]:
             self.result(
@@ -111,12 +114,42 @@ class Screen:
                 f"RMSE {_number(judged['warm']['rmse'])}; "
                 f"{judged['cold']['n']:,} with a label that was not: RMSE {_number(judged['cold']['rmse'])}"
             )
-        self.result(
-            f"{metrics['outcome']} after {metrics['epochs']} epochs, {metrics['seconds']:.0f} s, "
-            f"{metrics['restarts']} restarts; run folder: {path}"
-        )
+        what = f"{metrics['epochs']} fits" if "auto" in metrics else f"{metrics['epochs']} epochs"
+        again = "" if "auto" in metrics else f", {metrics['restarts']} restarts"
+        self.result(f"{metrics['outcome']} after {what}, {metrics['seconds']:.0f} s{again}; run folder: {path}")
         if metrics["nonlinear_dead"]:
             self.note("the nonlinear part ended as a constant: the multilinear part alone carries this fit")
+
+    def selection(self, found: Selection, out: Path) -> None:
+        """The grid of a selection and what was chosen."""
+        rows = found.rows()
+        if self._as_json({"chosen": list(found.chosen), "best": list(found.best), "grid": rows}):
+            return
+        table = Table(*(_right(title) for title in ("R", "F", "RMSE", "parameters", "seconds", "as good as the best")))
+        for row in rows:
+            table.add_row(
+                str(row["R"]), str(row["F"]), _number(row["rmse"]), f"{row['parameters']:,}", f"{row['seconds']:.1f}",
+                "yes" if row["within"] else "",
+                style="bold" if (row["R"], row["F"]) == found.chosen else None,
+            )  # fmt: skip
+        self.main.print(table)
+        self.result(
+            f"chosen: {found.chosen[0]}/{found.chosen[1]}, the fewest components within one standard error of the best "
+            f"({found.best[0]}/{found.best[1]}); F is only ever large enough, it cannot be identified; see {out}"
+        )
+
+    def trials(self, auto: dict[str, Any]) -> None:
+        """What a search tried, and why it chose."""
+        titles = ("RMSE", "± folds", "folds", "seconds", "weight")
+        table = Table("tried, on entries that were left out", *map(_right, titles))
+        for row in sorted(auto["trials"], key=lambda one: one["rmse"] if one["rmse"] is not None else float("inf")):
+            table.add_row(
+                escape(row["name"]), _number(row["rmse"]), _number(row["spread"]), str(row["folds"]),
+                f"{row['seconds']:.1f}", f"{row['weight']:.0%}" if row["weight"] else "",
+                style="bold" if row["weight"] else None,
+            )  # fmt: skip
+        self.main.print(table)
+        self.result(auto["reason"])
 
     def figures(self, figures: dict[str, Any]) -> None:
         """Figures on a set of entries."""

@@ -74,6 +74,15 @@ class Mode:
             self._positions.update({label: i for i, label in enumerate(self.labels)})
         return np.array([self._positions.get(str(label), UNSEEN) for label in labels], dtype=np.int64)
 
+    def with_more(self, labels: Iterable[str]) -> Mode:
+        """The same mode with the labels it does not have yet at its end."""
+        known = set(self.labels) if self.labels is not None else set(map(str, range(self.size)))
+        more = [label for label in dict.fromkeys(labels) if label not in known]
+        if not more:
+            return self
+        every = (*(self.labels or map(str, range(self.size))), *more)
+        return Mode(self.name, len(every), every, self.order)
+
     def decode(self, positions: NDArray[np.integer]) -> list[str]:
         """Labels of positions."""
         return [self.label(int(i)) for i in positions]

@@ -228,6 +228,13 @@ def cell_keys(indices: NDArray[np.integer], shape: Sequence[int]) -> NDArray[np.
     return key
 
 
+def join(first: SparseTensor, second: SparseTensor) -> SparseTensor:
+    """The entries of two parts of one tensor."""
+    return _checked(
+        np.concatenate([first.indices, second.indices]), np.concatenate([first.values, second.values]), first.modes
+    )
+
+
 def _refuse_duplicates(tensor: SparseTensor) -> None:
     keys = cell_keys(tensor.indices, tensor.shape)
     if np.all(np.diff(np.sort(keys))):  # much faster than what finds out where they are

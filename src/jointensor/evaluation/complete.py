@@ -15,6 +15,7 @@ from jointensor.data.modes import Mode
 from jointensor.data.sparse import SparseTensor, cell_keys
 from jointensor.data.tables import labels_frame
 from jointensor.errors import ConfigError, DataError
+from jointensor.training.ensemble import Ensemble
 from jointensor.training.predictor import CHUNK, Predictor
 
 
@@ -71,7 +72,7 @@ def select(modes: tuple[Mode, ...], where: str | None) -> Selection:
     return selection
 
 
-def fill_in(predictor: Predictor, selection: Selection, observed: SparseTensor | None) -> pl.DataFrame:
+def fill_in(predictor: Predictor | Ensemble, selection: Selection, observed: SparseTensor | None) -> pl.DataFrame:
     """All selected cells: labels, ``value`` (observed where known, else predicted), ``prediction``, ``observed``."""
     known = Observed(observed)
     frames = []
@@ -90,7 +91,9 @@ def fill_in(predictor: Predictor, selection: Selection, observed: SparseTensor |
     return pl.concat(frames)
 
 
-def fill_in_top(predictor: Predictor, selection: Selection, observed: SparseTensor | None, count: int) -> pl.DataFrame:
+def fill_in_top(
+    predictor: Predictor | Ensemble, selection: Selection, observed: SparseTensor | None, count: int
+) -> pl.DataFrame:
     """The ``count`` missing cells with the largest predictions, largest first."""
     known = Observed(observed)
     best = np.empty((0, len(selection.modes)), dtype=np.int64)

@@ -10,11 +10,12 @@ from numpy.typing import ArrayLike, NDArray
 from jointensor.data.sparse import SparseTensor
 from jointensor.errors import DataError
 from jointensor.metrics import Metrics
+from jointensor.training.ensemble import Ensemble
 from jointensor.training.fit import Fit
 from jointensor.training.predictor import CHUNK, Predictor
 
 
-def evaluate(fitted: Fit | Predictor, tensor: SparseTensor) -> dict[str, Any]:
+def evaluate(fitted: Fit | Predictor | Ensemble, tensor: SparseTensor) -> dict[str, Any]:
     """RMSE, MAE and RFE on the entries of a tensor.
 
     Returns
@@ -23,12 +24,14 @@ def evaluate(fitted: Fit | Predictor, tensor: SparseTensor) -> dict[str, Any]:
     are answered by the additive-bias predictor.
     """
     predictor = fitted.predictor if isinstance(fitted, Fit) else fitted
-    if tensor.shape != predictor.model.shape:
-        raise DataError(f"the model was fitted to shape {predictor.model.shape}, the tensor has {tensor.shape}")
+    if tensor.shape != predictor.shape:
+        raise DataError(f"the model was fitted to shape {predictor.shape}, the tensor has {tensor.shape}")
     return evaluate_entries(predictor, tensor.indices, tensor.values)
 
 
-def evaluate_entries(predictor: Predictor, indices: NDArray[np.integer], values: ArrayLike) -> dict[str, Any]:
+def evaluate_entries(
+    predictor: Predictor | Ensemble, indices: NDArray[np.integer], values: ArrayLike
+) -> dict[str, Any]:
     """The same for indices and values; an index of -1 is a label the tensor does not have."""
     observed = np.asarray(values)
     every, warm, cold = Metrics(), Metrics(), Metrics()

@@ -1,6 +1,7 @@
 """``--rank auto``: try structures on folds of the entries, keep what validates, and say why.
 
-screen     every candidate on the first fold, cheap ones first; networks shortly first, the better half of them in full
+screen     candidates on the first fold: a core first, then others, while what is good so far could still be
+           cross-fitted; further sizes of networks shortly first, the better half of them in full
 cross-fit  the few that are good together on the other folds: every entry is predicted by models that did not see it
 mix        weights that predict those entries best
 remember   neighbours along ordered modes, and tables, on what is left of them
@@ -26,12 +27,16 @@ from jointensor.experiments.candidates import Candidate, Fitted, candidates_for,
 from jointensor.training.calibration import calibrate
 from jointensor.training.ensemble import Ensemble, Member
 from jointensor.training.memory import fit_memory
+from jointensor.training.predictor import Predictor
 from jointensor.training.weights import load_predictor, save_predictor
 
 FOLDS = 5
 
-SCREENING = 0.45
-"""Share of the budget that screening may take."""
+SCREENING, MOST_SCREENING = 0.6, 0.5
+"""Shares of the budget that the core, and that everything else may be screened in."""
+
+HOPELESS = 1.1
+"""A kind whose squared error is this many times the best one's is not tried any further."""
 
 RESERVE = 0.12
 """Share that is left for mixing, remembering and calibrating."""
@@ -120,46 +125,72 @@ class Search:
         return self._finish()
 
     def _screen(self) -> None:
-        """Every candidate on the first fold while there is time; networks in two steps."""
+        """The core, then everything else that there is time for."""
         offered = candidates_for(self.tensor)
-        for candidate in [one for one in offered if one.kind != "joint" and one.after is None]:
-            self._try(candidate)
-        joint = [Trial(one) for one in offered if one.kind == "joint" and one.after is None]
-        for trial in joint:  # successive halving: a few epochs each, then the better half in full
-            if self.left(SCREENING) < 2 * trial_time(joint):
-                break
-            self._short(trial)
-        tried = sorted((one for one in joint if one.short is not None), key=lambda one: one.short or math.inf)
-        for trial in tried[: max(1, (len(tried) + 1) // 2)]:
-            self._try(trial.candidate, trial)
-        for candidate in [one for one in offered if one.after is not None]:
-            if candidate.after == self._best_of(candidate.kind):
+        for candidate in [one for one in offered if one.core]:
+            if self.trials and self.left(SCREENING) < self._expected(candidate):
+                self._skip(candidate)
+            else:
                 self._try(candidate)
+        extra = [one for one in offered if not one.core]
+        for candidate in [one for one in extra if one.after in (None, self._best_of("drawn")) and one.kind == "drawn"]:
+            self._try_if_worth(candidate)
+        networks = [Trial(one) for one in extra if one.kind == "joint" and one.after is None]
+        for trial in networks:  # successive halving: a few epochs each, then the better half in full
+            if self._affords(self._expected(trial.candidate) / 2):
+                self._short(trial)
+        tried = sorted((one for one in networks if one.short is not None), key=lambda one: one.short or math.inf)
+        for trial in tried[: (len(tried) + 1) // 2]:
+            self._try_if_worth(trial.candidate, trial)
+        for candidate in [one for one in extra if one.kind == "joint" and one.after == self._best_of("joint")]:
+            self._try_if_worth(candidate)
 
     def _best_of(self, kind: str) -> str | None:
         mine = [one for one in self.trials.values() if one.candidate.kind == kind and 0 in one.predicted]
         return min(mine, key=lambda one: self._mse(one, [0])).candidate.name if mine else None
 
-    def _try(self, candidate: Candidate, trial: Trial | None = None) -> None:
-        expected = self._expected(candidate)
-        if self.left(SCREENING) < expected and self.trials:
-            self.on_note(f"{candidate.name}: not tried, it would take about {expected:.0f} s")
+    def _try_if_worth(self, candidate: Candidate, trial: Trial | None = None) -> None:
+        """Where there is time, and its kind is not out of the race."""
+        best = min((self._mse(one, [0]) for one in self._done([0]).values()), default=math.inf)
+        same = [self._mse(one, [0]) for one in self._done([0]).values() if one.candidate.kind == candidate.kind]
+        if same and min(same) > HOPELESS * best:
             return
+        if self._affords(self._expected(candidate)):
+            self._try(candidate, trial)
+        else:
+            self._skip(candidate)
+
+    def _affords(self, seconds: float) -> bool:
+        """Whether a fit of so many seconds leaves time to cross-fit what is good so far."""
+        chosen = greedy({name: one.predicted[0] for name, one in self._done([0]).items()}, self._truth([0]))
+        needed = sum((FOLDS - 1 + self.trials[name].candidate.refits) * self.trials[name].seconds for name in chosen)
+        return self.left(1 - RESERVE) - seconds > needed and self.left(MOST_SCREENING) > seconds
+
+    def _skip(self, candidate: Candidate) -> None:
+        self.on_note(f"{candidate.name}: not tried, it may take {self._expected(candidate):.0f} s")
+
+    def _try(self, candidate: Candidate, trial: Trial | None = None) -> None:
         trial = trial or Trial(candidate)
         self._fit(trial, 0)
         if 0 in trial.predicted:
             self.on_note(f"{candidate.name}: RMSE {math.sqrt(self._mse(trial, [0])):.4g}, {trial.seconds:.1f} s")
 
     def _expected(self, candidate: Candidate) -> float:
-        """Seconds that a fit may take, by what those of its kind took."""
-        same = [one.seconds for one in self.trials.values() if one.candidate.kind == candidate.kind]
-        return max(same, default=0.0)
+        """Seconds that a fit may take, by what others of its kind took for each of their components."""
+        same = [
+            one.seconds / one.candidate.effort
+            for one in self.trials.values()
+            if one.candidate.kind == candidate.kind and one.fits
+        ]
+        return candidate.effort * max(same, default=0.0)
 
     def _short(self, trial: Trial) -> None:
         train, valid = self._parts(0)
         begin = time.monotonic()
         try:
-            found = fit_candidate(trial.candidate, train, valid, budget=self.left(SCREENING), short=True, **self.how)
+            found = fit_candidate(
+                trial.candidate, train, valid, budget=max(self.left(MOST_SCREENING), 1.0), short=True, **self.how
+            )
         except (ArithmeticError, RuntimeError) as error:
             trial.failure = str(error)
             return
@@ -190,12 +221,21 @@ class Search:
     def _cross_fit(self) -> None:
         """The members that are good together, on all folds, the most important first; refits where they pay."""
         chosen = greedy({name: one.predicted[0] for name, one in self._done([0]).items()}, self._truth([0]))
-        for name in sorted(chosen, key=lambda one: -chosen[one]):
-            trial = self.trials[name]
-            for fold in range(1, FOLDS):
-                if self.left(1 - RESERVE) < trial.seconds:
-                    return
+        members = [self.trials[name] for name in sorted(chosen, key=lambda one: -chosen[one])]
+        while len(members) > 1 and self._round(members) > self.left(1 - RESERVE):
+            members.pop()  # better the most important one on all folds than all of them on one
+        for fold in range(1, FOLDS):
+            again = sum(one.seconds for one in members if one.candidate.refits)
+            if self.left(1 - RESERVE) < again + sum(one.seconds for one in members):
+                break
+            for trial in members:
                 self._fit(trial, fold)
+            self.on_note(f"fold {fold + 1} of {FOLDS}: {', '.join(one.candidate.name for one in members)}")
+
+    @staticmethod
+    def _round(members: list[Trial]) -> float:
+        """Seconds until all members are fitted to all folds, and to all entries."""
+        return sum((FOLDS - 1 + one.candidate.refits) * one.seconds for one in members)
 
     def _done(self, folds: list[int]) -> dict[str, Trial]:
         return {name: one for name, one in self.trials.items() if all(fold in one.predicted for fold in folds)}
@@ -208,21 +248,24 @@ class Search:
         return float(np.mean((said - self._truth(folds)) ** 2))
 
     def _parts(self, fold: int) -> tuple[SparseTensor, SparseTensor]:
-        return (self.tensor.take(np.flatnonzero(self.folds != fold)), self.tensor.take(np.flatnonzero(self.folds == fold)))
+        return (
+            self.tensor.take(np.flatnonzero(self.folds != fold)),
+            self.tensor.take(np.flatnonzero(self.folds == fold)),
+        )
 
     def _clip(self, predicted: NDArray[Any]) -> NDArray[np.float32]:
         return np.clip(predicted, self.tensor.values.min(), self.tensor.values.max()).astype(np.float32)
 
     def _finish(self) -> Auto:
         """Mix, remember, calibrate."""
-        folds = max(
-            ([fold for fold in range(FOLDS) if fold in one.predicted] for one in self.trials.values()), key=len
-        )
+        folds = max(([fold for fold in range(FOLDS) if fold in one.predicted] for one in self.trials.values()), key=len)
         done = self._done(folds)
         truth = self._truth(folds)
         said = {name: np.concatenate([one.predicted[fold] for fold in folds]) for name, one in done.items()}
         weights = greedy(said, truth)
         members = tuple(Member(name, weight, self._answers(self.trials[name])) for name, weight in weights.items())
+        for part in [part for member in members for part in member.parts if isinstance(part, Predictor)]:
+            part.model.cpu()
         where = np.concatenate([np.flatnonzero(self.folds == fold) for fold in folds])
         entries = self.tensor.take(where)
         mixed = sum(weight * said[name].astype(np.float64) for name, weight in weights.items())
@@ -248,7 +291,9 @@ class Search:
                 )
                 return (found.part,)
             except (ArithmeticError, RuntimeError) as error:
-                self.on_note(f"{trial.candidate.name}: the fit to all entries failed ({error}); those of the folds answer")
+                self.on_note(
+                    f"{trial.candidate.name}: the fit to all entries failed ({error}); those of the folds answer"
+                )
         return tuple(one.part for one in trial.fits.values())
 
     def _cold(self, entries: SparseTensor, folds: NDArray[np.integer]) -> NDArray[np.bool_]:
@@ -263,7 +308,7 @@ class Search:
                 cold[mine] |= (whole - own)[entries.indices[mine, n]] == 0
         return cold
 
-    def _explain(  # noqa: PLR0913 - all that there is to tell
+    def _explain(
         self,
         predictor: Ensemble,
         said: dict[str, NDArray[np.float32]],
@@ -309,11 +354,6 @@ class Search:
             "weight": weight,
             "failure": trial.failure,
         }
-
-
-def trial_time(trials: list[Trial]) -> float:
-    """Seconds of the fits so far, the longest."""
-    return max((one.seconds for one in trials), default=0.0)
 
 
 def make_folds(tensor: SparseTensor, groups: tuple[int, ...], seed: int) -> NDArray[np.int8]:

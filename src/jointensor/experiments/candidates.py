@@ -24,6 +24,9 @@ SHARED, WIDER = 8, 24
 COMPANY = 3_000_000
 """Entries above which implicit labels are not tried: their systems grow with all pairs that were seen."""
 
+MANY = 300_000
+"""Entries above which chains are shorter."""
+
 Kind = Literal["bias", "tables", "drawn", "joint"]
 
 
@@ -39,8 +42,12 @@ class Candidate:
     linear: str = ""
     nonlinear: str = "julia"
     changes: dict[str, Any] = field(default_factory=dict)
+    core: bool = False
+    """Tried before all others."""
     after: str | None = None
     """Tried only where this one is the best of its kind."""
+    effort: float = 1.0
+    """How long it takes, compared with others of its kind."""
 
     @property
     def refits(self) -> bool:
@@ -55,25 +62,32 @@ class Candidate:
 
 def candidates_for(tensor: SparseTensor) -> list[Candidate]:
     """Structures worth trying, the cheap ones first."""
-    found = [Candidate("bias", "bias", 0), Candidate("tables", "tables", 1)]
     drawn = "mean+bias+tables" if tensor.n_modes > 2 else "mean+bias"
-    found.append(Candidate(drawn, "drawn", 2, linear=drawn))
-    shared = f"{drawn}+fm:{SHARED}"
-    found.append(Candidate(shared, "drawn", 3, linear=shared))
-    largest = sorted(np.argsort(tensor.shape)[-2:].tolist())
-    implicit = f"+implicit:{largest[0]}/{largest[1]}+implicit:{largest[1]}/{largest[0]}"
+    shared, wide = f"{drawn}+fm:{SHARED}", f"{drawn}+fm:{WIDER}"
+    first, second = sorted(np.argsort(tensor.shape)[-2:].tolist())  # the modes with most labels
+    both = f"+implicit:{first}/{second}+implicit:{second}/{first}"
+    found = [
+        Candidate("bias", "bias", 0, core=True),
+        Candidate("tables", "tables", 1, core=True),
+        Candidate(drawn, "drawn", 2, linear=drawn, core=True),
+        Candidate(shared, "drawn", 3, linear=shared, core=True, effort=2.0),
+        Candidate("julia:4/16", "joint", 6, (4, 16), core=True),
+    ]
     if len(tensor) <= COMPANY:
-        found.append(Candidate(shared + "+implicit", "drawn", 5, linear=shared + implicit))
-    grid = [(4, 16), (10, 10), (16, 4), (0, 20), (20, 0)]  # the paper's, and either half alone
-    for place, (r, f) in enumerate(grid):
-        found.append(Candidate(f"julia:{r}/{f}", "joint", 6 + place, (r, f)))
-    for name, narrow in ((shared, shared), (shared + "+implicit", shared + implicit)):
-        wide = narrow.replace(f"fm:{SHARED}", f"fm:{WIDER}")
-        found.append(
-            Candidate(name.replace(f"fm:{SHARED}", f"fm:{WIDER}"), "drawn", 12, linear=wide, after=name)
-        )
-    found.append(Candidate("julia:4/32", "joint", 13, (4, 32), after="julia:4/16"))
-    return [one for one in found if one.after is None or one.after in {other.name for other in found}]
+        found += [
+            Candidate(shared + "+implicit", "drawn", 4, linear=shared + both, effort=5.0),
+            Candidate(wide + "+implicit", "drawn", 12, linear=wide + both, after=shared + "+implicit", effort=12.0),
+        ]
+    found.append(Candidate(wide, "drawn", 11, linear=wide, after=shared, effort=4.0))
+    # the paper's grid, and either half alone
+    found += [Candidate(f"julia:{r}/{f}", "joint", 7, (r, f)) for r, f in ((10, 10), (16, 4), (0, 20), (20, 0))]
+    found.append(Candidate("julia:4/32", "joint", 13, (4, 32), after="julia:4/16", effort=2.5))
+    return found
+
+
+def _chain(entries: int) -> dict[str, int]:
+    """How long to draw: chains over few entries mix more slowly, and cost little."""
+    return {"burn_in": 40, "draws": 60, "thin": 2} if entries <= MANY else {"burn_in": 30, "draws": 50, "thin": 1}
 
 
 @dataclass(frozen=True)
@@ -84,7 +98,7 @@ class Fitted:
     seconds: float
 
 
-def fit_candidate(  # noqa: PLR0913 - everything that decides a fit
+def fit_candidate(
     candidate: Candidate,
     train: SparseTensor,
     valid: SparseTensor,
@@ -106,7 +120,7 @@ def fit_candidate(  # noqa: PLR0913 - everything that decides a fit
         recipe = make_recipe("default", fall_back=False, **candidate.changes)
         linear = candidate.linear or recipe.linear(candidate.rank[0])
         if candidate.kind == "drawn":
-            recipe = make_recipe(recipe, linear_solver="gibbs", restarts=0)
+            recipe = make_recipe(recipe, linear_solver="gibbs", restarts=0, **_chain(len(train)))
         if short:
             recipe = make_recipe(recipe, refine_epochs=2, cycle=2, restarts=0, burn_in=20, draws=15, thin=1)
         model = JointModel(train.shape, candidate.rank, linear=linear, nonlinear=candidate.nonlinear)
@@ -116,7 +130,6 @@ def fit_candidate(  # noqa: PLR0913 - everything that decides a fit
             budget=budget,
         )  # fmt: skip
         part = found.predictor
-        part.model.to("cpu")
     return Fitted(part, time.monotonic() - begin)
 
 

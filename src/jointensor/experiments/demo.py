@@ -62,7 +62,7 @@ def _rows(metrics: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _pictures(fitted: Run, epidemic: Epidemic, path: Path, listener: Listener) -> None:
     try:
-        found = read_components(fitted.predictor.model.linear_factors, fitted.modes)
+        found = read_components(fitted.predictor.model.linear_factors, fitted.modes)  # type: ignore[union-attr]
         write_whole(path / "components.png", lambda draft: draw_components(found, draft))
         write_whole(path / "regions.png", lambda draft: draw_places(fitted, epidemic, draft))
     except MissingPackageError as error:

@@ -27,6 +27,7 @@ from jointensor._version import __version__
 from jointensor.atomic import sha256, write_json, write_text, write_whole
 from jointensor.data.modes import Mode
 from jointensor.errors import JointensorError, RunError
+from jointensor.training.ensemble import Ensemble
 from jointensor.training.history import Epoch
 from jointensor.training.predictor import Predictor
 from jointensor.training.weights import load_predictor, save_predictor
@@ -42,7 +43,7 @@ class Run:
     """A finished run, ready to predict."""
 
     path: Path
-    predictor: Predictor
+    predictor: Predictor | Ensemble
     modes: tuple[Mode, ...]
     spec: TableSpec | None
     config: dict[str, Any]
@@ -73,7 +74,7 @@ def _removed_on_failure(path: Path) -> Iterator[None]:
 
 def write_run(
     path: Path,
-    predictor: Predictor,
+    predictor: Predictor | Ensemble,
     modes: tuple[Mode, ...],
     spec: TableSpec | None,
     history: list[Epoch],

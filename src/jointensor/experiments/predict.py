@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,26 +16,36 @@ from jointensor.experiments.folder import Run
 from jointensor.experiments.run import RunConfig, read_source
 
 
-def predict_file(run: Run, queries: Path, out: Path) -> tuple[int, int]:
+def predict_file(run: Run, queries: Path, out: Path, interval: float | None = None) -> tuple[int, int]:
     """Predict the queries of a file and write them with their answers; returns how many, and how many unseen.
 
     Tables come back with the columns ``prediction`` and ``unseen``; archives with the same ``indices``, the
-    predictions as ``values``, and ``unseen``.
+    predictions as ``values``, and ``unseen``. With an interval there are ``lower`` and ``upper`` too.
     """
     _check_name(out, ("npz",))
     asked = read_queries(queries, run.modes, run.spec, values=False)
     predicted, unseen = run.predictor.predict(asked.indices), run.predictor.unseen(asked.indices)
+    ends: dict[str, Any] = {}
+    if interval is not None:
+        both = run.predictor.interval(asked.indices, interval)
+        ends = {"lower": both[:, 0], "upper": both[:, 1]}
     if file_kind(out) == "npz":
         given = asked.indices if asked.given is None else asked.given
-        write_whole(out, lambda draft: np.savez_compressed(draft, indices=given, values=predicted, unseen=unseen))
+        write_whole(
+            out, lambda draft: np.savez_compressed(draft, indices=given, values=predicted, unseen=unseen, **ends)
+        )
         return len(predicted), int(unseen.sum())
     import polars as pl  # noqa: PLC0415 - archives need NumPy alone
 
     from jointensor.data.tables import labels_frame, refuse_columns  # noqa: PLC0415
 
     frame = labels_frame(run.modes, asked.indices) if asked.frame is None else asked.frame
-    refuse_columns(frame, ("prediction", "unseen"))
-    answer = frame.with_columns(prediction=pl.Series(predicted), unseen=pl.Series(unseen))
+    refuse_columns(frame, ("prediction", "unseen", *ends))
+    answer = frame.with_columns(
+        prediction=pl.Series(predicted),
+        unseen=pl.Series(unseen),
+        **{name: pl.Series(end) for name, end in ends.items()},
+    )
     write_whole(out, lambda draft: write_table(answer, draft))
     return len(predicted), int(unseen.sum())
 

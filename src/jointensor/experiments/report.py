@@ -40,7 +40,8 @@ def figure_rows(metrics: dict[str, Any]) -> list[dict[str, Any]]:
     """One row per model, the joint model first, with its skill over the mean predictor."""
     part = "test" if metrics["test"] is not None else "valid"
     joint = metrics["returned"].get("joint", metrics)  # its own figures, where another model was returned
-    every = {"joint model": joint[part], **{k: v[part] for k, v in metrics["baselines"].items()}}
+    name = "auto" if "auto" in metrics else "joint model"
+    every = {name: joint[part], **{k: v[part] for k, v in metrics["baselines"].items()}}
     known = {name: figures for name, figures in every.items() if figures is not None}
     if not known:
         return []

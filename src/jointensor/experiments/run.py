@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from jointensor.atomic import sha256, write_json, write_text
-from jointensor.baselines import Baseline, Tables, fit_baselines
+from jointensor.baselines import Tables, fit_baselines
 from jointensor.data.entries import read_entries
 from jointensor.data.files import read_tensor
 from jointensor.data.reading import Reading
@@ -22,15 +19,19 @@ from jointensor.data.split import Split, split
 from jointensor.errors import ConfigError, DataError
 from jointensor.evaluation.evaluate import evaluate_entries
 from jointensor.experiments.folder import CONFIG, METRICS, new_folder, read_config, write_run
+from jointensor.experiments.judging import Entries, calibrate_on, figures_of
+from jointensor.experiments.remember import FOLDS, remember
 from jointensor.experiments.report import render_report
-from jointensor.metrics import measure
 from jointensor.models.joint import JointModel
+from jointensor.models.multilinear import by_position, without_memory
+from jointensor.training.ensemble import Ensemble
 from jointensor.training.fit import Fit, fit, pick_device, schedule_of
 from jointensor.training.history import OnEpoch
+from jointensor.training.predictor import Predictor
 from jointensor.training.recipe import Recipe, make_recipe
 
-Entries = tuple[NDArray[np.integer], NDArray[Any]]
-"""Indices and values; an index of -1 is a label that the tensor does not have."""
+AUTO = "auto"
+"""The rank that is chosen by validation, with everything else."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,8 @@ class RunConfig:
     table: dict[str, Any] | None = None
     """How a table becomes a tensor, as :meth:`TableSpec.to_dict` gives it."""
     orders: dict[str, str] = field(default_factory=dict)
-    rank: tuple[int, int] = (4, 16)
+    rank: tuple[int, int] | str = (4, 16)
+    """``(R, F)``, or ``auto``."""
     linear: str | None = None
     nonlinear: str = "julia"
     recipe: str = "default"
@@ -61,7 +63,7 @@ class RunConfig:
     def from_dict(cls, data: dict[str, Any]) -> RunConfig:
         """The inverse of ``asdict``."""
         try:
-            return cls(**{**data, "rank": tuple(data["rank"])})
+            return cls(**{**data, "rank": data["rank"] if data["rank"] == AUTO else tuple(data["rank"])})
         except (KeyError, TypeError) as error:
             raise ConfigError(f"config.json is not of this version: {error}") from None
 
@@ -124,18 +126,24 @@ def _fill(path: Path, config: RunConfig, listener: Listener) -> dict[str, Any]:
         f"{len(parts.train):,} entries to train on, {len(parts.valid):,} to validate, {len(test[1]):,} to test"
     )
     baselines = fit_baselines(parts)
+    if config.rank == AUTO:
+        from jointensor.experiments.auto_run import fill_auto  # noqa: PLC0415 - it needs the configuration from here
+
+        return fill_auto(path, config, listener, reading, parts, test, baselines, begin)
     fitted = _fit(config, parts, baselines["bias"], listener, begin)  # type: ignore[arg-type]
     for note in fitted.notes:
         listener.on_note(note)
-    figures = _figures(config, fitted, baselines, parts, test)
-    again = config.refit and fitted.returned == "joint"
+    judged, notes = _remember(config, fitted, parts, test, listener, begin)
+    figures = figures_of(judged, baselines, parts, test)
+    again = config.refit and fitted.returned == "joint" and isinstance(judged, Predictor)
     kept = _refit(config, tensor, fitted, listener, begin) if again else fitted
-    checksums = write_run(path, kept.predictor, tensor.modes, reading.spec, fitted.history)
+    predictor = replace(kept.predictor if again else judged, calibration=calibrate_on(judged, parts, test))
+    checksums = write_run(path, predictor, tensor.modes, reading.spec, fitted.history)
     metrics = (
         figures
         | {"returned": _returned(fitted, parts, test, refit=kept is not fitted)}
         | _circumstances(config, fitted, tensor, parts, begin)
-        | {"notes": [*reading.notes, *fitted.notes], "files": checksums}
+        | {"notes": [*reading.notes, *fitted.notes, *notes], "files": checksums}
     )
     write_text(path / "report.html", render_report(metrics, asdict(config), fitted.history, repr(tensor)))
     write_json(path / METRICS, metrics)
@@ -163,7 +171,7 @@ def _test_entries(config: RunConfig, reading: Reading, parts: Split) -> Entries:
 
 def _fit(config: RunConfig, parts: Split, bias: Tables, listener: Listener, begin: float) -> Fit:
     recipe = make_recipe(config.recipe, **config.recipe_changes)
-    model = _model(config, recipe, parts.train.shape)
+    model = _model(config, recipe, parts.train)
     listener.on_note(repr(model))
     return fit(
         model,
@@ -179,16 +187,43 @@ def _fit(config: RunConfig, parts: Split, bias: Tables, listener: Listener, begi
     )
 
 
-def _model(config: RunConfig, recipe: Recipe, shape: Sequence[int]) -> JointModel:
-    linear = recipe.linear(config.rank[0]) if config.linear is None else config.linear
-    return JointModel(shape, config.rank, linear=linear, nonlinear=config.nonlinear)
+def _model(config: RunConfig, recipe: Recipe, tensor: SparseTensor) -> JointModel:
+    assert not isinstance(config.rank, str)  # "auto" went another way
+    linear = recipe.linear(config.rank[0]) if config.linear is None else by_position(config.linear, tensor.mode)
+    trained, _ = without_memory(linear, tables=recipe.linear_solver != "gibbs")
+    return JointModel(tensor.shape, config.rank, linear=trained, nonlinear=config.nonlinear)
+
+
+def _remember(
+    config: RunConfig, fitted: Fit, parts: Split, test: Entries, listener: Listener, begin: float
+) -> tuple[Predictor | Ensemble, list[str]]:
+    """The fitted model, with neighbours and tables where they were asked for; and what they took away."""
+    spec = "" if config.linear is None else by_position(config.linear, parts.train.mode)
+    _, late = without_memory(spec, tables=fitted.recipe.linear_solver != "gibbs")
+    if not late or fitted.returned != "joint":
+        return fitted.predictor, []
+    listener.on_note(f"fitting {FOLDS} more times, for residuals of entries that were left out")
+
+    def again(some: Split) -> Fit:
+        return fit(
+            _model(config, fitted.recipe, parts.train), some, fitted.recipe, seed=config.seed, device=config.device,
+            budget=_left(config, begin), engine=config.engine,
+        )  # fmt: skip
+
+    found, memory = remember(fitted, parts, late, again, None, config.seed)
+    notes = [
+        f"{name} took away {gain:.1%} of the squared error of entries that were left out" for name, gain in memory.notes
+    ]
+    for note in notes:
+        listener.on_note(note)
+    return found, notes
 
 
 def _refit(config: RunConfig, tensor: SparseTensor, fitted: Fit, listener: Listener, begin: float) -> Fit:
     """Train once more on all entries, for as long as the evaluated model took; a failure keeps that model."""
     listener.on_note("training once more on all entries")
     everything = split(tensor, test=0.0, valid=0.0, seed=config.split_seed)
-    model = _model(config, fitted.recipe, tensor.shape)
+    model = _model(config, fitted.recipe, tensor)
     again = fit(
         model,
         everything,
@@ -208,26 +243,6 @@ def _refit(config: RunConfig, tensor: SparseTensor, fitted: Fit, listener: Liste
 def _left(config: RunConfig, begin: float) -> float:
     """Seconds of the budget that are left."""
     return math.inf if config.budget is None else max(config.budget - (time.monotonic() - begin), 0.0)
-
-
-def _figures(
-    config: RunConfig, fitted: Fit, baselines: dict[str, Baseline], parts: Split, test: Entries
-) -> dict[str, Any]:
-    def judged(entries: Entries) -> dict[str, Any] | None:
-        return evaluate_entries(fitted.predictor, *entries) if len(entries[1]) else None
-
-    def judged_baseline(baseline: Baseline, entries: Entries) -> dict[str, Any] | None:
-        return measure(baseline.predict(entries[0]), entries[1]).to_dict() if len(entries[1]) else None
-
-    valid = parts.valid.indices, parts.valid.values
-    return {
-        "test": judged(test),
-        "valid": judged(valid),
-        "baselines": {
-            name: {"test": judged_baseline(one, test), "valid": judged_baseline(one, valid)}
-            for name, one in baselines.items()
-        },
-    }
 
 
 def _returned(fitted: Fit, parts: Split, test: Entries, *, refit: bool) -> dict[str, Any]:

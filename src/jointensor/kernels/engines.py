@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from jointensor.errors import ConfigError
 from jointensor.kernels.bfloat16 import linear_relu_linear_16, multiplies_bfloat16
-from jointensor.kernels.rows import RowSolver, solve_rows
+from jointensor.kernels.rows import RowSolver, RowSystems, row_systems, solve_rows
 from jointensor.registry import nearest
 
 ENGINES = ("auto", "reference", "numba", "triton")
@@ -30,6 +30,7 @@ class Engine:
 
     name: str
     solve_rows: RowSolver
+    row_systems: RowSystems = row_systems
     first_use: str | None = None
     """A line for the first use on a machine, where that takes longer."""
     operations: Mapping[str, Operation] = field(default_factory=dict)
@@ -66,10 +67,10 @@ def pick_engine(name: str, device: str) -> Engine:
 
 
 def _numba() -> Engine:
-    from jointensor.kernels.numba_rows import solve_rows_numba, uncompiled  # noqa: PLC0415 - compiled where it is used
+    from jointensor.kernels.numba_rows import row_systems_numba, solve_rows_numba, uncompiled  # noqa: PLC0415 - compiled where it is used
 
     short = {"two_layers": linear_relu_linear_16} if multiplies_bfloat16() else {}
-    return Engine("numba", solve_rows_numba, first_use=uncompiled(), short=short)
+    return Engine("numba", solve_rows_numba, row_systems_numba, first_use=uncompiled(), short=short)
 
 
 def _triton() -> Engine:

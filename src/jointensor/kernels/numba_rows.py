@@ -76,6 +76,24 @@ def solve_rows_numba(
     return torch.from_numpy(values)
 
 
+def row_systems_numba(
+    view: ModeView, others: Sequence[Tensor], targets: Tensor, weights: Tensor | None, rank: int, *, sums: bool = False
+) -> tuple[Tensor, Tensor]:
+    """As :func:`jointensor.kernels.rows.row_systems`, for tensors on the CPU in 32 bits."""
+    threads = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
+    starts = view.starts.numpy()
+    stacked, offsets = _stack(others, rank)
+    weighed = np.ones(1, np.float32) if weights is None else weights.detach().numpy()
+    gram = np.zeros((len(starts) - 1, rank, rank), np.float32)
+    right = np.zeros((len(starts) - 1, rank), np.float32)
+    with blas_alone():
+        _systems(
+            view.order.numpy(), starts, view.columns.numpy(), stacked, offsets, targets.detach().numpy(), weighed,
+            gram, right, _runs(starts, threads * SHARE), sums,
+        )  # fmt: skip
+    return torch.from_numpy(gram), torch.from_numpy(right)
+
+
 @contextmanager
 def blas_alone() -> Iterator[None]:
     """As many threads as torch has, each of which calls BLAS for itself."""
@@ -173,6 +191,31 @@ def _solve(order, starts, columns, stacked, offsets, targets, weights, ridge, ta
                 if not keep:
                     _gather(h, block, many, modes, columns, stacked, offsets, rank, sums)
                 _evaluate(h, table[row], order[block : block + many], values)
+
+
+@njit(parallel=True, cache=CACHE, nogil=True)
+def _systems(order, starts, columns, stacked, offsets, targets, weights, gram, right, runs, sums):  # type: ignore[no-untyped-def]
+    rank = right.shape[1]
+    uniform = weights.shape[0] == 1 and targets.shape[0] != 1
+    for run in prange(runs.shape[0] - 1):
+        h = np.empty((BLOCK, rank), np.float32)
+        scaled = np.empty((BLOCK, rank), np.float32)
+        y = np.empty(BLOCK, np.float32)
+        product = np.empty((rank, rank), np.float32)
+        side = np.empty(rank, np.float32)
+        for row in range(runs[run], runs[run + 1]):
+            for block in range(starts[row], starts[row + 1], BLOCK):
+                many = min(BLOCK, starts[row + 1] - block)
+                _gather(h, block, many, columns.shape[0], columns, stacked, offsets, rank, sums)
+                for e in range(many):
+                    w = np.float32(1.0) if uniform else weights[order[block + e]]
+                    y[e] = targets[order[block + e]]
+                    for r in range(rank):
+                        scaled[e, r] = w * h[e, r]
+                np.dot(scaled[:many].T, h[:many], product)
+                np.dot(y[:many], scaled[:many], side)
+                gram[row] += product
+                right[row] += side
 
 
 @njit(cache=CACHE, nogil=True, fastmath={"reassoc", "contract"})

@@ -79,6 +79,22 @@ class RowSolver(Protocol):
         """Solve all rows of ``table`` in place; returns the values of the entries where they are asked for."""
 
 
+class RowSystems(Protocol):
+    """What an engine offers besides: :func:`row_systems`, in its own way."""
+
+    def __call__(
+        self,
+        view: ModeView,
+        others: Sequence[Tensor],
+        targets: Tensor,
+        weights: Tensor | None,
+        rank: int,
+        *,
+        sums: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """The systems of all rows."""
+
+
 def solve_rows(
     view: ModeView,
     others: Sequence[Tensor],
@@ -112,17 +128,8 @@ def solve_rows(
     sums
         Whether h_e is the sum of the others' rows, as in a factorisation machine, not their product.
     """
-    size, rank = table.shape
-    rows = torch.repeat_interleave(torch.arange(size, device=table.device), view.counts)  # (entries,)
-    gram = table.new_zeros(size, rank, rank)
-    right = table.new_zeros(size, rank)
-    for start in range(0, len(rows), CHUNK):
-        part = slice(start, start + CHUNK)
-        h = khatri_rao(view, others, part, table, sums=sums)  # (chunk, R)
-        place = view.order[part].long()
-        weighed = h if weights is None else h * weights[place, None]
-        gram.index_add_(0, rows[part], weighed[:, :, None] * h[:, None, :])
-        right.index_add_(0, rows[part], weighed * targets[place, None])
+    rows = torch.repeat_interleave(torch.arange(len(table), device=table.device), view.counts)  # (entries,)
+    gram, right = row_systems(view, others, targets, weights, table.shape[1], sums=sums)
     table.copy_(solve_spd(gram, right, ridge, prior))
     if not evaluate:
         return targets.new_empty(0)
@@ -132,6 +139,23 @@ def solve_rows(
         h = khatri_rao(view, others, part, table, sums=sums)
         values[view.order[part].long()] = (h * table[rows[part]]).sum(dim=1)
     return values
+
+
+def row_systems(
+    view: ModeView, others: Sequence[Tensor], targets: Tensor, weights: Tensor | None, rank: int, *, sums: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Σ_e w_e h_e h_eᵀ and Σ_e w_e h_e y_e of every row, ``(I, R, R)`` and ``(I, R)``."""
+    size, like = len(view.counts), targets.new_zeros(1, rank)
+    rows = torch.repeat_interleave(torch.arange(size, device=targets.device), view.counts)  # (entries,)
+    gram, right = targets.new_zeros(size, rank, rank), targets.new_zeros(size, rank)
+    for start in range(0, len(rows), CHUNK):
+        part = slice(start, start + CHUNK)
+        h = khatri_rao(view, others, part, like, sums=sums)  # (chunk, R)
+        place = view.order[part].long()
+        weighed = h if weights is None else h * weights[place, None]
+        gram.index_add_(0, rows[part], weighed[:, :, None] * h[:, None, :])
+        right.index_add_(0, rows[part], weighed * targets[place, None])
+    return gram, right
 
 
 def khatri_rao(view: ModeView, others: Sequence[Tensor], part: slice, like: Tensor, *, sums: bool = False) -> Tensor:

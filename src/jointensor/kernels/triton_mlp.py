@@ -52,7 +52,8 @@ def _has_room(device: torch.device) -> bool:
     """Whether the tiles fit on the device: those of desktop cards are smaller."""
     if device.type != "cuda":
         return True
-    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin) >= SHARED
+    about: Any = torch.cuda.get_device_properties(device)  # torch's own stubs lack the field
+    return int(about.shared_memory_per_block_optin) >= SHARED
 
 
 @torch.library.custom_op("jointensor::two_layers", mutates_args=())

@@ -185,7 +185,8 @@ def _prior(prior, row, r, DRAWN: tl.constexpr, rank: tl.constexpr, RANK: tl.cons
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _accumulate(  # type: ignore[no-untyped-def]
     rows, begins, ends, slots, order, columns, stacked, offsets, entries, targets, weights, ridge, prior, table, gram,
-    right, WEIGHTED: tl.constexpr, DRAWN: tl.constexpr, SUMS: tl.constexpr, rank: tl.constexpr, MODES: tl.constexpr, RANK: tl.constexpr, BLOCK: tl.constexpr,
+    right, WEIGHTED: tl.constexpr, DRAWN: tl.constexpr, SUMS: tl.constexpr, rank: tl.constexpr, MODES: tl.constexpr,
+    RANK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Normal equations of one segment; a whole row is solved at once, a part of one is added to its slot."""
     segment = tl.program_id(0)

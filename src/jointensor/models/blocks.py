@@ -1,7 +1,8 @@
 """The blocks that g is a sum of.
 
-What solvers need to know of a block is the same for all of them: ``tables``, ``(I_k, R)`` each, in which it is linear one
-at a time; ``columns(indices)``, the row of every table that an entry looks up; and whether rows are multiplied or summed.
+What solvers need to know of a block is the same for all of them: ``tables``, ``(I_k, R)`` each, in which it is linear
+one at a time; ``columns(indices)``, the row of every table that an entry looks up; and whether rows are multiplied or
+summed.
 """
 
 from __future__ import annotations
@@ -76,7 +77,12 @@ class SharedPairs(nn.Module):
         super().__init__()
         self.modes = tuple(range(len(shape)))
         self.factors = Factors(shape, rank)
-        self.company = nn.ModuleList(Company(shape, a, b, rank) for a, b in implicit)
+        self._company = nn.ModuleList(Company(shape, a, b, rank) for a, b in implicit)
+
+    @property
+    def company(self) -> list[Company]:
+        """Tables of implicit labels."""
+        return [one for one in self._company if isinstance(one, Company)]
 
     @property
     def tables(self) -> tuple[Tensor, ...]:
@@ -96,10 +102,12 @@ class SharedPairs(nn.Module):
 
     def forward(self, indices: Tensor) -> Tensor:
         """Values of the entries, ``(batch, modes)`` → ``(batch,)``."""
-        rows = self.factors(indices)  # (batch, modes, R)
-        if len(self.company):
-            stacked = torch.cat(self.whole_tables())
-            rows = stacked.index_select(0, self.factors.places(indices).flatten()).view_as(rows)
+        return self.values(torch.cat(self.whole_tables()) if len(self.company) else self.factors.stacked, indices)
+
+    def values(self, stacked: Tensor, indices: Tensor) -> Tensor:
+        """The same for vectors that are given, all modes one below the other with what implicit labels add."""
+        rows = stacked.index_select(0, self.factors.places(indices).flatten())
+        rows = rows.view(*indices.shape, stacked.shape[1])  # (batch, modes, R)
         return 0.5 * (rows.sum(dim=1).square() - rows.square().sum(dim=1)).sum(dim=1)
 
     def see(self, indices: Tensor) -> None:

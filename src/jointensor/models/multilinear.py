@@ -131,7 +131,7 @@ class Multilinear(nn.Module):
         for k in range(len(self.draws)):
             value = torch.zeros_like(steady)
             for name in drawn:
-                value = value + functional_call(self.blocks[name], self.draws.of(name, k), (indices,))
+                value = value + drawn_values(self.blocks[name], self.draws.of(name, k), indices)
             mean, squares = mean + value, squares + value.square()
         count = max(len(self.draws), 1)
         mean = mean / count
@@ -172,6 +172,13 @@ class Multilinear(nn.Module):
         return self.blocks["tucker"] if "tucker" in self.blocks else None  # type: ignore[return-value]  # noqa: SIM401
 
 
+def drawn_values(block: nn.Module, draw: dict[str, Tensor], indices: Tensor) -> Tensor:
+    """Values of a block with one draw of its parameters, ``(batch,)``."""
+    if isinstance(block, SharedPairs):
+        return block.values(draw["whole"], indices)
+    return functional_call(block, draw, (indices,))
+
+
 def linear_spec(rank: int) -> str:
     """The multilinear half that the paper's R stands for."""
     return f"cp:{rank}" if rank else ""
@@ -201,8 +208,10 @@ def parse_blocks(spec: str, find: Callable[[str], int] | None = None) -> dict[st
         name, sign, text = piece.partition(":")
         if name not in [known.partition(":")[0] for known in BLOCKS]:
             raise ConfigError(f"there is no multilinear block '{name}'; {nearest(name, BLOCKS)}")
-        numbers = _modes(piece, text, find) if sign and name in PLACED else _ranks(piece, name, text if sign else None)
-        key = f"{name}:{'/'.join(map(str, numbers))}" if sign and name in PLACED else name
+        placed = sign and name in PLACED
+        numbers = _modes(piece, text, find) if placed else _ranks(piece, name, text if sign else None)
+        numbers = tuple(sorted(numbers)) if placed and name == "tables" else numbers
+        key = f"{name}:{'/'.join(map(str, numbers))}" if placed else name
         if key in blocks:
             raise ConfigError(f"block '{name}' occurs twice in '{spec}'")
         blocks[key] = numbers
@@ -219,6 +228,17 @@ def by_position(spec: str, find: Callable[[str], int]) -> str:
     """
     ranks = {name: "x".join(map(str, numbers)) for name, numbers in parse_blocks(spec, find).items()}
     return "+".join(f"{name}:{ranks[name]}" if ranks[name] and ":" not in name else name for name in ranks)
+
+
+def without_memory(spec: str, *, tables: bool) -> tuple[str, list[str]]:
+    """The blocks that are trained together, and those that are fitted to what they leave: ``local``, maybe ``tables``.
+
+    >>> without_memory("mean+cp:4+tables+local:2", tables=True)
+    ('mean+cp:4', ['tables', 'local:2'])
+    """
+    pieces = [piece.strip() for piece in spec.split("+") if piece.strip()]
+    late = [p for p in pieces if p.startswith("local") or (tables and p.partition(":")[0] == "tables")]
+    return "+".join(piece for piece in pieces if piece not in late), late
 
 
 def _ranks(piece: str, name: str, text: str | None) -> tuple[int, ...]:
@@ -244,37 +264,35 @@ def _modes(piece: str, text: str, find: Callable[[str], int] | None) -> tuple[in
 
 
 def _make_blocks(shape: Sequence[int], spec: str) -> dict[str, nn.Module]:
-    every = range(len(shape))
     parsed = parse_blocks(spec)
-    implicit = [modes for name, modes in parsed.items() if name.startswith("implicit:")]
-    made: dict[str, nn.Module] = {}
+    implicit = [(modes[0], modes[1]) for name, modes in parsed.items() if name.startswith("implicit:")]
     for name, numbers in parsed.items():
         if ":" in name and max(numbers) >= len(shape):
             raise ConfigError(f"'{name}': the tensor has {len(shape)} modes, counted from 0")
-        if name == "mean":
-            made["mean"] = Product(shape, (), 1)
-        elif name == "bias":
-            made |= {f"bias_{n}": Product(shape, (n,), 1) for n in every}
-        elif name == "cp":
-            made["cp"] = Product(shape, every, *numbers)
-        elif name == "pairs":
-            made |= {f"pairs_{n}_{m}": Product(shape, (n, m), *numbers) for n, m in combinations(every, 2)}
-        elif name == "fm":
-            made["fm"] = SharedPairs(shape, *numbers, implicit)
-        elif name == "tables":
-            made |= {_table_name(modes): Combinations(shape, modes) for modes in all_subsets(shape)}
-        elif name.startswith("tables:"):
-            made[_table_name(numbers)] = Combinations(shape, numbers)
+    made: dict[str, nn.Module] = {}
+    for name, numbers in parsed.items():
+        if name == "fm":
+            made["fm"] = SharedPairs(shape, numbers[0], implicit)
         elif name == "tucker":
             made["tucker"] = Tucker(shape, numbers)
+        elif name.startswith("tables"):
+            subsets = [numbers] if numbers else all_subsets(shape)
+            made |= {"_".join(map(str, ("table", *modes))): Combinations(shape, modes) for modes in subsets}
+        elif name in ("mean", "bias", "cp", "pairs"):
+            made |= _products(shape, name, numbers[0] if numbers else 1)
     return made
+
+
+def _products(shape: Sequence[int], name: str, rank: int) -> dict[str, nn.Module]:
+    every = range(len(shape))
+    if name == "bias":
+        return {f"bias_{n}": Product(shape, (n,), 1) for n in every}
+    if name == "pairs":
+        return {f"pairs_{n}_{m}": Product(shape, (n, m), rank) for n, m in combinations(every, 2)}
+    return {name: Product(shape, every if name == "cp" else (), rank)}
 
 
 def all_subsets(shape: Sequence[int]) -> list[tuple[int, ...]]:
     """Modes of every table: two or more of them, not all; those whose combinations can be numbered."""
     every = [modes for k in range(2, len(shape)) for modes in combinations(range(len(shape)), k)]
     return [modes for modes in every if countable(shape, modes)]
-
-
-def _table_name(modes: Sequence[int]) -> str:
-    return "table_" + "_".join(map(str, modes))

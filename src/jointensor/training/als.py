@@ -12,10 +12,11 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from jointensor.kernels.rows import ModeView, RowSolver
+from jointensor.kernels.rows import ModeView, RowSolver, RowSystems, khatri_rao, row_systems
+from jointensor.models.blocks import Combinations, Company, Product, SharedPairs
 from jointensor.models.joint import evaluate_in_batches
-from jointensor.models.blocks import Combinations, Product, SharedPairs
 from jointensor.models.multilinear import Multilinear
+from jointensor.training.company import Seen, solve_company
 
 BATCH = 1 << 19
 """Entries that a block is evaluated on at a time."""
@@ -26,6 +27,11 @@ COLLAPSED = 1e-6
 
 Block = Product | SharedPairs | Combinations
 """What can be solved: everything but ``tucker``."""
+
+
+def along(block: Block) -> tuple[int, ...]:
+    """What blocks that share sorted entries have in common; a table has its rows to itself."""
+    return (-1, *block.modes) if isinstance(block, Combinations) else block.modes
 
 
 class Pull(NamedTuple):
@@ -61,30 +67,40 @@ class Als:
         Training entries, ``(entries, modes)``.
     spread
         Standard deviation of the training values.
-    solver
-        The engine.
+    solver, systems
+        The engine's loops.
     """
 
-    def __init__(self, g: Multilinear, indices: Tensor, *, spread: float, solver: RowSolver) -> None:
+    def __init__(
+        self,
+        g: Multilinear,
+        indices: Tensor,
+        *,
+        spread: float,
+        solver: RowSolver,
+        systems: RowSystems = row_systems,
+    ) -> None:
         self.blocks = {name: cast(Block, block) for name, block in g.blocks.items()}
-        self.indices, self.spread, self.solver = indices, spread, solver
+        self.indices, self.spread, self.solver, self.systems = indices, spread, solver, systems
         self.ridge, self.pull = 0.0, 0.0
         """Of blocks over several modes (λ) and of blocks over one (κ)."""
         self.views: dict[tuple[tuple[int, ...], int], ModeView] = {}
         for block in self.blocks.values():
             self._sort(block)
+        pairs = [block for block in self.blocks.values() if isinstance(block, SharedPairs)]
+        self.company = [Seen.of(one) for block in pairs for one in block.company]
         self.g = g
         self.values: dict[str, Tensor] = {}
         self.refresh()
 
     def _sort(self, block: Block) -> None:
         """Views along every table of a block; those over the same modes are shared."""
-        if not block.tables or (block.modes, 0) in self.views:
+        if not block.tables or (along(block), 0) in self.views:
             return
         columns = block.columns(self.indices)  # (entries, tables)
         for k, table in enumerate(block.tables):
             others = [m for m in range(len(block.tables)) if m != k]
-            self.views[block.modes, k] = ModeView.of(columns, k, others, len(table))
+            self.views[along(block), k] = ModeView.of(columns, k, others, len(table))
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -137,7 +153,7 @@ class Als:
 
     def _solve_numbers(self, name: str, block: Block, wanted: Tensor, weights: Tensor | None) -> Tensor:
         """One number per row: a sum over its entries, without matrices."""
-        view, (table,) = self.views[block.modes, 0], block.tables
+        view, (table,) = self.views[along(block), 0], block.tables
         column = view.remember("column", lambda: block.columns(self.indices)[:, 0].long())
         sums = torch.zeros_like(table[:, 0]).index_add_(0, column, wanted if weights is None else weights * wanted)
         counts = view.counts.to(table.dtype)
@@ -155,7 +171,7 @@ class Als:
     def _solve_product(self, name: str, block: Product, wanted: Tensor, weights: Tensor | None) -> Tensor:
         tables, values = block.tables, wanted
         for k, table in enumerate(tables):
-            view = self.views[block.modes, k]
+            view = self.views[along(block), k]
             pull = self._pull(name, k, table, view)
             others = [other for m, other in enumerate(tables) if m != k]
             if pull.scale is not None:
@@ -173,7 +189,7 @@ class Als:
         """A block that has a part without the rows that are solved: what is solved for is a change of rows."""
         values = self.values[name]
         for k, table in enumerate(block.tables):
-            view = self.views[block.modes, k]
+            view = self.views[along(block), k]
             pull = self._pull(name, k, table, view)
             scale = torch.ones_like(table[0]) if pull.scale is None else pull.scale
             others = [other.detach() * scale for m, other in enumerate(block.whole_tables()) if m != k]
@@ -183,6 +199,24 @@ class Als:
                 view, others, self._aim(wanted - values), weights, pull.ridge, change, prior=prior, sums=True
             )
             table.add_(change * scale)
+        for k in range(len(block.company)):
+            values = values + self._solve_company(name, block, k, wanted - values, weights)
+        return values
+
+    def _solve_company(self, name: str, block: SharedPairs, k: int, left: Tensor, weights: Tensor | None) -> Tensor:
+        """The k-th table of implicit labels; returns the change of the values."""
+        one = block.company[k]
+        view = self.views[along(block), one.a]
+        rest = [table.detach() for m, table in enumerate(block.whole_tables()) if m != one.a]
+        systems = self.systems(view, rest, self._aim(left), weights, one.table.shape[1], sums=True)
+        ridge, prior = self._pull_company(name, len(block.tables) + k, one, view)
+        change = solve_company(one, self.company[k], systems, ridge, prior)
+        values = torch.empty_like(left)
+        rows = view.remember("rows", lambda: torch.repeat_interleave(view.counts))  # of the sorted entries
+        for start in range(0, len(rows), BATCH):
+            part = slice(start, start + BATCH)
+            h = khatri_rao(view, rest, part, change, sums=True)
+            values[view.order[part].long()] = (h * change.index_select(0, rows[part])).sum(dim=1)
         return values
 
     def _aim(self, wanted: Tensor) -> Tensor:
@@ -196,6 +230,13 @@ class Als:
         unit = self.spread ** (2 - 2 / power)  # rows of k modes have the k-th root of the values' scale
         counts = view.counts.to(table.dtype)  # (I,)
         return Pull(unit * self.ridge * counts)
+
+    def _pull_company(self, name: str, k: int, one: Company, view: ModeView) -> tuple[Tensor, Tensor]:
+        """The same for a table of implicit labels: ridge ``(R,)``, and what it draws to, ``(I_b, R)``."""
+        del name, k  # all tables alike here
+        counts = view.counts[view.counts > 0].to(one.table.dtype)
+        table = one.table.detach()
+        return torch.full_like(table[0], self.spread * self.ridge) * counts.mean(), torch.zeros_like(table)
 
 
 def rebalance(tables: Sequence[Tensor]) -> None:

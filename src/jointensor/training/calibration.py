@@ -3,9 +3,9 @@
     interval = prediction + scale(entry) · [lower, upper quantile of residual / scale]
 
 ``scale`` is learnt from the sizes of the residuals: additive in the labels and in the predicted value, on a logarithmic
-scale, so that noisy labels and large values get wide intervals. The quantiles are those of entries whose predicted values
-are alike. Whatever the scale, the share of entries inside is right on average (split conformal prediction) for entries
-that are missing at random.
+scale, so that noisy labels and large values get wide intervals. The quantiles are those of entries whose predicted
+values are alike. Whatever the scale, the share of entries inside is right on average (split conformal
+prediction) for entries that are missing at random.
 """
 
 from __future__ import annotations
@@ -153,8 +153,15 @@ def _quantiles(
     scaled: NDArray[np.floating], group: NDArray[np.integer], unseen: NDArray[np.bool_], groups: int
 ) -> NDArray[np.float64]:
     at = np.linspace(0, 1, GRID)
-    overall = np.quantile(scaled, at)
-    rows = [np.quantile(scaled[group == k], at) if (group == k).sum() >= 2 else overall for k in range(groups)]
-    cold = np.quantile(scaled[unseen], at) if unseen.sum() >= LEAST else overall * COLD
+
+    def spaced(some: NDArray[np.floating]) -> NDArray[np.float64]:
+        # the method that counts one more entry than there is: a new one may lie outside of all others
+        return np.asarray(np.quantile(some, at, method="weibull"))
+
+    seen = ~unseen if (~unseen).any() else np.ones_like(unseen)
+    overall = spaced(scaled[seen])
+    mine = [scaled[seen & (group == k)] for k in range(groups)]
+    rows = [spaced(one) if len(one) >= 2 else overall for one in mine]
+    cold = spaced(scaled[unseen]) if unseen.sum() >= LEAST else overall * COLD
     wider = np.where(at < 0.5, np.minimum(cold, overall), np.maximum(cold, overall))  # never narrower than the others
     return np.stack([*rows, wider])

@@ -5,13 +5,18 @@ from __future__ import annotations
 import time
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from jointensor.kernels.rows import RowSolver
+from jointensor.kernels import Engine
+from jointensor.models.blocks import SharedPairs
+from jointensor.models.joint import evaluate_in_batches
 from jointensor.models.multilinear import Multilinear
 from jointensor.training.gibbs import Gibbs
 from jointensor.training.state import Entries, Fixed
 from jointensor.training.trainer import BudgetError, DivergedError, Trainer
+
+BATCH = 1 << 19
+"""Entries that are evaluated at a time."""
 
 REFRESH = 20
 """Sweeps after which values are taken from the tables again: small errors of sums of changes would add up."""
@@ -29,13 +34,14 @@ class Chain:
         Its tables are changed in place.
     train
         Training entries.
-    solver
-        The engine.
+    engine
+        Does the work.
     """
 
-    def __init__(self, g: Multilinear, train: Entries, solver: RowSolver) -> None:
+    def __init__(self, g: Multilinear, train: Entries, engine: Engine) -> None:
         spread = float(train.values.std(correction=0)) or 1.0
-        self.gibbs = Gibbs(g, train.indices, spread=spread, solver=solver)
+        spread = min(max(spread, 1e-10), 1e15)  # its squares and their inverses have to fit 32 bits
+        self.gibbs = Gibbs(g, train.indices, spread=spread, solver=engine.solve_rows, systems=engine.row_systems)
         self.g, self.train = g, train
         self.sweeps = 0
         self.noise = 0.0
@@ -68,7 +74,7 @@ class Chain:
                 whole = f"{name}.{key}"
                 self.means[whole] = value.detach().clone() if self.count == 1 else self.means[whole].lerp(value, share)
             if store and name in self.kept:
-                self.kept[name].append({key: value.detach().clone() for key, value in block.named_parameters()})
+                self.kept[name].append(_state(block))
 
     @torch.no_grad()
     def settle(self) -> None:
@@ -80,15 +86,20 @@ class Chain:
         for name, drawn in self.kept.items():
             if drawn:
                 self.g.draws.keep(name, drawn, self.noise)
-                for key in drawn[-1]:  # a single state for those who ask for one
-                    self.g.get_parameter(f"blocks.{name}.{key}").copy_(drawn[-1][key])
+
+
+def _state(block: nn.Module) -> dict[str, Tensor]:
+    """What a draw of a block is kept as; vectors with what implicit labels add, so that nobody adds it up again."""
+    if isinstance(block, SharedPairs):
+        return {"whole": torch.cat(block.whole_tables()).detach().clone()}
+    return {key: value.detach().clone() for key, value in block.named_parameters()}
 
 
 def sample(trainer: Trainer, fixed: Fixed) -> None:
     """Draw Θ_L with the other half fixed, as often as the recipe says; g ends as the mean of the draws."""
     g, recipe = trainer.model.multilinear, trainer.recipe
     assert g is not None  # there is something to draw
-    chain = Chain(g, trainer.train, trainer.engine.solve_rows)
+    chain = Chain(g, trainer.train, trainer.engine)
     targets = trainer.train.values - fixed.train
     valid = torch.zeros_like(trainer.valid.values)
     wanted = recipe.burn_in + recipe.draws * recipe.thin
@@ -96,23 +107,31 @@ def sample(trainer: Trainer, fixed: Fixed) -> None:
         begin = time.perf_counter()
         late = sweep >= recipe.burn_in
         try:
-            if time.monotonic() > trainer.deadline and chain.count:
+            if time.monotonic() > trainer.deadline and sweep:
                 raise BudgetError
             chain.sweep(targets)
         except BudgetError:
             break
         if late:
             chain.keep(store=(sweep - recipe.burn_in) % recipe.thin == recipe.thin - 1)
-            valid.lerp_(trainer.at_valid(g, fixed), 1 / chain.count)
+            valid.lerp_(_at_valid(trainer, g, fixed), 1 / chain.count)
         left = targets - (chain.fitted if late else chain.gibbs.total())
-        figures = [float(left.square().mean()), _error(valid if late else trainer.at_valid(g, fixed), trainer)]
+        figures = [float(left.square().mean()), _error(valid if late else _at_valid(trainer, g, fixed), trainer)]
         if not all(figure == figure and abs(figure) < float("inf") for figure in figures if figure is not None):
             raise DivergedError(f"the draws are not finite in sweep {sweep + 1}")
         shown = [None if figure is None else trainer.loss.figure(figure) for figure in figures]
         trainer.record("draw", shown[0] or 0.0, shown[1], time.perf_counter() - begin, best=late)
+    if not chain.count:  # the time was up before: the last state
+        chain.keep(store=True)
     chain.settle()
     trainer.best_state = trainer.state()
     trainer.converged = chain.count >= recipe.draws * recipe.thin
+
+
+def _at_valid(trainer: Trainer, g: Multilinear, fixed: Fixed) -> Tensor:
+    """Score of the validation entries; many at once, since some blocks have work to do per call."""
+    found = evaluate_in_batches(g, trainer.valid.indices, BATCH)
+    return found.to(trainer.valid.values) + fixed.valid
 
 
 def _error(score: Tensor, trainer: Trainer) -> float | None:

@@ -7,7 +7,7 @@ matrix is Mᵀ C M + Λ, with M who was seen with whom and C one small matrix pe
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -15,28 +15,9 @@ from torch import Tensor
 
 from jointensor.models.blocks import Company
 
-CHUNK = 1 << 14
-"""Entries whose outer products are formed at a time."""
-
 STEPS = 25
 CLOSE = 1e-4
 """Most steps of conjugate gradients, and the share of the residual at which they stop."""
-
-
-class Entries(NamedTuple):
-    """What the entries of the block look like from the table of implicit labels."""
-
-    labels: Tensor
-    """u of every entry, ``(entries,)``."""
-    rows: Sequence[Tensor]
-    """Labels of the other modes, ``(entries,)`` each."""
-    others: Sequence[Tensor]
-    """Vectors of the other modes, ``(I_m, R)`` each."""
-
-    def h(self, part: slice) -> Tensor:
-        """Σ_m v_m of some entries, ``(chunk, R)``."""
-        picked = [other.index_select(0, row[part]) for row, other in zip(self.rows, self.others, strict=True)]
-        return torch.stack(picked).sum(dim=0)
 
 
 class Seen(NamedTuple):
@@ -54,24 +35,20 @@ class Seen(NamedTuple):
             return cls(matrix.to_sparse_csr(), matrix.t().coalesce().to_sparse_csr())
 
 
-def solve_company(  # noqa: PLR0913 - a least-squares problem
-    one: Company, seen: Seen, entries: Entries, left: Tensor, weights: Tensor | None, ridge: Tensor, prior: Tensor
-) -> Tensor:
-    """Change the table to the solution; returns by how much the values of the entries change, ``(entries,)``.
+def solve_company(one: Company, seen: Seen, systems: tuple[Tensor, Tensor], ridge: Tensor, prior: Tensor) -> Tensor:
+    """Change the table to the solution; returns by how much z changes, ``(I_a, R)``.
 
     Parameters
     ----------
     one, seen
         Its table is changed in place.
-    entries
-        What the entries look like from here.
-    left, weights
-        What the block and the others leave of the values, ``(entries,)``, and the entries' weights.
+    systems
+        Σ h hᵀ and Σ h y over the entries of every label of mode a, y what everything else leaves of the values,
+        ``(I_a, R, R)`` and ``(I_a, R)``.
     ridge, prior
         Of every component ``(R,)``, and what it draws the rows to, ``(I_b, R)``.
     """
-    table = one.table.detach()
-    gram, right = _normal_equations(one, entries, left, weights)  # (I_a, R, R), (I_a, R)
+    table, (gram, right) = one.table.detach(), systems
 
     def system(change: Tensor) -> Tensor:
         summed = seen.matrix @ change  # (I_a, R)
@@ -79,24 +56,7 @@ def solve_company(  # noqa: PLR0913 - a least-squares problem
 
     change = conjugate_gradients(system, seen.turned @ right + ridge * (prior - table))
     table.add_(change)
-    shift = seen.matrix @ change  # (I_a, R)
-    parts = [(entries.h(part) * shift.index_select(0, entries.labels[part])).sum(dim=1) for part in _chunks(len(left))]
-    return torch.cat(parts)
-
-
-def _normal_equations(one: Company, entries: Entries, left: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-    rank = one.table.shape[1]
-    gram, right = left.new_zeros(one.size, rank, rank), left.new_zeros(one.size, rank)
-    for part in _chunks(len(left)):
-        h, label = entries.h(part), entries.labels[part]
-        weighed = h if weights is None else h * weights[part, None]
-        gram.index_add_(0, label, weighed[:, :, None] * h[:, None, :])
-        right.index_add_(0, label, weighed * left[part, None])
-    return gram, right
-
-
-def _chunks(count: int) -> list[slice]:
-    return [slice(start, start + CHUNK) for start in range(0, count, CHUNK)]
+    return seen.matrix @ change
 
 
 def conjugate_gradients(system: Callable[[Tensor], Tensor], right: Tensor) -> Tensor:

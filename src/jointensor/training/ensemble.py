@@ -1,4 +1,4 @@
-"""Several models as one: a weighted mean of members, what neighbours and tables know of its residuals, and an interval."""
+"""Several models as one: a mean of members, what neighbours and tables know of its residuals, and an interval."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jointensor.baselines.tables import Mean, Tables
+from jointensor.models.joint import JointModel
 from jointensor.training.calibration import Calibration
 from jointensor.training.local import Local
-from jointensor.training.predictor import Predictor
+from jointensor.training.predictor import Predictor, interval_of
 
 Part = Predictor | Tables | Mean
 Memory = Local | Tables
@@ -54,6 +55,20 @@ class Ensemble:
         """What answers."""
         return "auto"
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Size of every mode."""
+        return tuple(table.sizes[0] for table in self.fallback.tables)
+
+    @property
+    def model(self) -> JointModel | None:
+        """The joint model of the member that weighs most among those that have one."""
+        for member in sorted(self.members, key=lambda one: -one.weight):
+            for part in member.parts:
+                if isinstance(part, Predictor):
+                    return part.model
+        return None
+
     def unseen(self, indices: NDArray[np.integer]) -> NDArray[np.bool_]:
         """Which entries have a label that no training entry had (or that is unknown: -1)."""
         found = [table.find(indices) < len(table.keys) for table in self.fallback.tables]
@@ -71,12 +86,7 @@ class Ensemble:
 
     def interval(self, indices: NDArray[np.integer], level: float) -> NDArray[np.float32]:
         """Lower and upper ends that hold a share ``level`` of such entries, ``(entries, 2)``."""
-        if self.calibration is None:
-            raise ValueError("this model was not calibrated")
-        indices = np.asarray(indices)
-        centre = self.predict(indices)
-        ends = self.calibration.interval(indices, centre, level, self.unseen(indices))
-        return np.clip(ends, self.low, self.high).astype(np.float32)
+        return np.clip(interval_of(self, np.asarray(indices), level), self.low, self.high)
 
     def mix(self, indices: NDArray[np.integer]) -> NDArray[np.float64]:
         """The weighted mean of the members."""

@@ -37,7 +37,9 @@ def make_exact(trainer: Trainer) -> Exact | None:
         trainer.notes.append("the multilinear part is descended, not solved: tucker has no exact step")
         return None
     spread = float(trainer.train.values.std(correction=0)) or 1.0
-    als = Als(g, trainer.train.indices, spread=spread, solver=trainer.engine.solve_rows)
+    als = Als(
+        g, trainer.train.indices, spread=spread, solver=trainer.engine.solve_rows, systems=trainer.engine.row_systems
+    )
     als.pull = recipe.pull
     als.ridge = trainer.ridge = _middle(recipe.ridges)  # until a warm start chooses
     return Exact(als, trainer.loss, recipe.huber_delta)

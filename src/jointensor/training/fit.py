@@ -190,6 +190,7 @@ def fit(  # noqa: PLR0913 - everything that decides a fit
         train_entries = train_entries.by_last_mode()
     if model.multilinear is not None:
         model.multilinear.see(train_entries.indices)
+        model.multilinear.draws.forget()  # those of an earlier fit
     best: Attempt | None = None
     history: list[Epoch] = []
     attempts: list[dict[str, Any]] = []

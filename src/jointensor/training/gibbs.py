@@ -2,9 +2,9 @@
 
     x = g + f + ε,   ε ~ N(0, 1/α),   a_i(r) ~ N(μ_r, 1/λ_r) per table,   μ, λ, α unknown
 
-A draw of a row from its posterior is the solution of the same least-squares problem with noise of the right size added to
-its targets and to what it is drawn to (mean and covariance follow by inserting), so the engines' solvers draw samples as
-they are. A component that is not needed ends with a large λ_r and is as good as gone.
+A draw of a row from its posterior is the solution of the same least-squares problem with noise of the right size added
+to its targets and to what it is drawn to (mean and covariance follow by inserting), so the engines' solvers draw
+samples as they are. A component that is not needed ends with a large λ_r and is as good as gone.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from jointensor.kernels.rows import ModeView, RowSolver
-from jointensor.models.blocks import SharedPairs
+from jointensor.kernels.rows import ModeView, RowSolver, RowSystems, row_systems
+from jointensor.models.blocks import Company, SharedPairs
 from jointensor.models.multilinear import Multilinear
-from jointensor.training.als import Als, Pull
-from jointensor.training.company import Entries, Seen, solve_company
+from jointensor.training.als import Als, Pull, along
 
 SHAPE, RATE = 1.0, 0.1
-"""Of the gamma distributions that precisions come from, in units of the values' spread: two rows' worth of knowledge."""
+"""Of the gamma distributions that precisions come from, in units of the values' spread: two rows' worth."""
 
 WIDE = 4.0
 """Precision with which biases and tables start, in the same units."""
@@ -41,13 +40,19 @@ class Level:
 class Gibbs(Als):
     """Sweeps that draw every row, then every precision; see :class:`~jointensor.training.als.Als`."""
 
-    def __init__(self, g: Multilinear, indices: Tensor, *, spread: float, solver: RowSolver) -> None:
-        super().__init__(g, indices, spread=spread, solver=solver)
+    def __init__(
+        self,
+        g: Multilinear,
+        indices: Tensor,
+        *,
+        spread: float,
+        solver: RowSolver,
+        systems: RowSystems = row_systems,
+    ) -> None:
+        super().__init__(g, indices, spread=spread, solver=solver, systems=systems)
         self.noise = spread**2
         """1/α, the variance that is left."""
         self.levels: dict[tuple[str, int], Level] = {}
-        pairs = [block for block in self.blocks.values() if isinstance(block, SharedPairs)]
-        self.company = [Seen.of(one) for block in pairs for one in block.company]
         self.seen = {key: view.counts > 0 for key, view in self.views.items()}
 
     @torch.no_grad()
@@ -56,7 +61,7 @@ class Gibbs(Als):
         self._draw_noise(targets, weights)
         for name, block in self.blocks.items():
             for k, table in enumerate(block.tables):
-                self._draw_level(name, k, table[self.seen[block.modes, k]])
+                self._draw_level(name, k, table[self.seen[along(block), k]])
             if isinstance(block, SharedPairs):
                 for k, one in enumerate(block.company):
                     self._draw_level(name, len(block.tables) + k, one.table.detach())
@@ -101,20 +106,11 @@ class Gibbs(Als):
         precision = counts / self.noise + level.precision
         return sums / self.noise / precision + torch.randn_like(sums) * precision.rsqrt()
 
-    def _solve_sums(self, name: str, block: SharedPairs, wanted: Tensor, weights: Tensor | None) -> Tensor:
-        values = super()._solve_sums(name, block, wanted, weights)
-        for k, one in enumerate(block.company):
-            level = self.levels[name, len(block.tables) + k]
-            whole = [table.detach() for table in block.whole_tables()]
-            rest = [m for m in block.modes if m != one.a]
-            entries = Entries(
-                self.indices[:, one.a].long(), [self.indices[:, m].long() for m in rest], [whole[m] for m in rest]
-            )
-            prior = level.mean + torch.randn_like(one.table) * level.precision.rsqrt()
-            values = values + solve_company(
-                one, self.company[k], entries, self._aim(wanted - values), weights, self.noise * level.precision, prior
-            )
-        return values
+    def _pull_company(self, name: str, k: int, one: Company, view: ModeView) -> tuple[Tensor, Tensor]:
+        del view  # precisions are learnt, not counted
+        level = self.levels[name, k]
+        prior = level.mean + torch.randn_like(one.table) * level.precision.rsqrt()
+        return self.noise * level.precision, prior
 
 
 def _gamma(shape: Tensor, rate: Tensor) -> Tensor:

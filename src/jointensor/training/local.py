@@ -11,7 +11,9 @@ guess entries best that are left out.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from itertools import product
 
 import numpy as np
@@ -61,7 +63,14 @@ class Local:
     far: float = 0.0
 
     @classmethod
-    def of(cls, indices: NDArray[np.integer], residuals: NDArray[np.floating], mode: int, along: Mode, shape) -> Local:  # type: ignore[no-untyped-def]
+    def of(
+        cls,
+        indices: NDArray[np.integer],
+        residuals: NDArray[np.floating],
+        mode: int,
+        along: Mode,
+        shape: Sequence[int],
+    ) -> Local:
         """Residuals of entries, ready to be asked; what they say is still open."""
         raw = along.coordinates()
         order = np.argsort(raw, kind="stable")
@@ -71,11 +80,9 @@ class Local:
         step = float(np.median(gaps[gaps > 0])) if (gaps > 0).any() else 1.0
         coordinates = (raw[order] - raw[order][0]) / step
         period = float(coordinates[-1] + 1) if along.order == "cyclic" else 0.0
-        keys = _fiber_keys(indices, shape, mode, ranks)
+        keys = _fiber_keys(indices, tuple(shape), mode, ranks)
         sort = np.argsort(keys)
-        return cls(
-            mode, tuple(shape), coordinates, ranks, keys[sort], residuals[sort].astype(np.float32), period
-        )
+        return cls(mode, tuple(shape), coordinates, ranks, keys[sort], residuals[sort].astype(np.float32), period)
 
     def tuned(self, seed: int = 0) -> Local:
         """The same with the a, ℓ and b that guess left-out entries best."""
@@ -94,7 +101,7 @@ class Local:
 
     def predict(self, indices: NDArray[np.integer]) -> NDArray[np.float64]:
         """What neighbours say of entries; zero where there are none."""
-        known = np.all(indices >= 0, axis=1)
+        known = np.all((indices >= 0) & (indices < np.array(self.shape)), axis=1)
         keys = _fiber_keys(np.where(known[:, None], indices, 0), self.shape, self.mode, self.ranks)
         return np.where(known, self._ask(keys, itself=False), 0.0)
 
@@ -109,23 +116,29 @@ class Local:
     def _ask(self, keys: NDArray[np.int64], *, itself: bool) -> NDArray[np.float64]:
         if self.near + self.far == 0 or not len(self.keys):
             return np.zeros(len(keys))
+        if find_spec("numba") is not None:
+            from jointensor.kernels.numba_local import guess_from_neighbours  # noqa: PLC0415 - compiled where used
+
+            known = (self.keys, self.residuals, self.coordinates, self.shape[self.mode], self.period)
+            return guess_from_neighbours(keys, *known, self.near, self.length, self.far, LONG, SIDE, int(itself))
         parts = [keys[start : start + CHUNK] for start in range(0, len(keys), CHUNK)]
         return np.concatenate([self._guess(*self._neighbours(part, itself=itself)) for part in parts] or [np.zeros(0)])
 
-    def _neighbours(
-        self, keys: NDArray[np.int64], *, itself: bool
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _neighbours(self, keys: NDArray[np.int64], *, itself: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Residuals of the nearest entries and where they lie, seen from an entry, ``(entries, 2 SIDE)`` each."""
         size = self.shape[self.mode]
         fiber, here = keys // size, self.coordinates[keys % size]
         first = np.searchsorted(self.keys, fiber * size)
         count = np.searchsorted(self.keys, (fiber + 1) * size) - first
         place = np.searchsorted(self.keys, keys) - first
-        residuals, distances = [], []
+        residuals: list[NDArray[np.float64]] = []
+        distances: list[NDArray[np.float64]] = []
         for offset in [*range(-SIDE, 0), *range(int(itself), SIDE + int(itself))]:
             at = place + offset
             if self.period:  # round and round, but nobody twice
-                there = (abs(offset) <= (count - 1) // 2) & (count > 0)
+                others = count - int(itself)
+                back = others // 2
+                there = (-offset <= back) if offset < 0 else (offset - int(itself) < others - back)
                 at = at % np.maximum(count, 1)
             else:
                 there = (at >= 0) & (at < count)
@@ -139,7 +152,11 @@ class Local:
 
     def _guess(self, residuals: NDArray[np.float64], gaps: NDArray[np.float64]) -> NDArray[np.float64]:
         """Best linear guess from neighbours, ``(entries,)``."""
-        system = self._covariance(gaps[:, :, None] - gaps[:, None, :])  # (entries, neighbours, neighbours)
+        apart = gaps[:, :, None] - gaps[:, None, :]
+        if self.period:
+            wrapped = (apart + self.period / 2) % self.period - self.period / 2
+            apart = np.where(np.abs(apart) < NOBODY / 2, wrapped, apart)
+        system = self._covariance(apart)  # (entries, neighbours, neighbours)
         each = np.arange(gaps.shape[1])
         system[:, each, each] = 1.0
         weights = np.linalg.solve(system, self._covariance(gaps)[:, :, None])[:, :, 0]

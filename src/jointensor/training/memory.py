@@ -6,6 +6,7 @@ last, and learn from residuals of entries that were left out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +32,12 @@ class Remembered:
 
 
 def fit_memory(
-    tensor: SparseTensor, residuals: NDArray[np.floating], folds: NDArray[np.integer], *, tables: bool = True
+    tensor: SparseTensor,
+    residuals: NDArray[np.floating],
+    folds: NDArray[np.integer],
+    *,
+    tables: bool = True,
+    along: Sequence[int] | None = None,
 ) -> Remembered:
     """Neighbours along every ordered mode, then tables, as far as they take away some of the error.
 
@@ -45,15 +51,18 @@ def fit_memory(
         Which entries are left out together when tables are judged, ``(entries,)``.
     tables
         Whether tables are tried at all.
+    along
+        Modes whose neighbours are asked; all ordered ones where it is not said.
     """
     left = residuals.astype(np.float64)
     parts: list[Memory] = []
     notes: list[tuple[str, float]] = []
-    ordered = [n for n, mode in enumerate(tensor.modes) if mode.order != "none" and numbered(tensor.shape)]
-    tried = [_Along(tensor, n) for n in ordered]
+    if along is None:
+        along = [n for n, mode in enumerate(tensor.modes) if mode.order != "none"]
+    tried = [_Along(tensor, n) for n in along if numbered(tensor.shape)]
     while tried:
         found = [(one, *one.fit(left)) for one in tried]
-        gains = [1 - float(np.mean((left - said) ** 2) / max(np.mean(left**2), 1e-300)) for _, _, said in found]
+        gains = [_gain(left, said) for _, _, said in found]
         best = int(np.argmax(gains))
         one, part, said = found[best]
         notes.append((one.name, gains[best]))
@@ -64,12 +73,18 @@ def fit_memory(
         tried = [other for other in tried if other is not one]
     if tables and tensor.n_modes > 2:
         table, said = _cross_fit_tables(tensor, left, folds)
-        gain = 1 - float(np.mean((left - said) ** 2) / max(np.mean(left**2), 1e-300))
+        gain = _gain(left, said)
         notes.append(("tables", gain))
         if gain >= WORTH:
             parts.append(table)
             left = left - said
     return Remembered(tuple(parts), left, tuple(notes))
+
+
+def _gain(left: NDArray[np.float64], said: NDArray[np.float64]) -> float:
+    """Share of the squared error that is taken away."""
+    size = float(np.mean(left**2))
+    return 1 - float(np.mean((left - said) ** 2)) / size if size else 0.0
 
 
 class _Along:
@@ -92,6 +107,8 @@ def _cross_fit_tables(
     """Tables of all entries, and what those of the other folds say of every entry."""
     values = tensor.with_values(left)
     said = np.zeros(len(left))
+    if (folds == folds[0]).all():  # everything was left out at once: any parts will do
+        folds = np.random.default_rng(0).permutation(len(left)) % 3
     names = np.unique(folds)
     first = folds == names[0]
     shape = fit_tables(values.take(np.flatnonzero(~first)), values.take(np.flatnonzero(first)))

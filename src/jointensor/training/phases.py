@@ -33,7 +33,7 @@ class HalfModel(NamedTuple):
 
 def train(trainer: Trainer) -> None:
     """All phases of the recipe; a model with one half only, or naive training, goes straight to the last."""
-    model = trainer.model
+    model, exact = trainer.model, None
     if trainer.recipe.training == "alternating":
         exact = make_exact(trainer)
         if model.multilinear is not None and model.nonlinear is not None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from jointensor.baselines.tables import Tables
+from jointensor.errors import ConfigError, RunError
 from jointensor.models.joint import JointModel, evaluate_in_batches
+from jointensor.training.calibration import Calibration
 
 CHUNK = 1 << 18
 """Entries that are on their way through the model at a time."""
@@ -28,6 +30,13 @@ class Predictor:
     fallback: Tables
     returned: Literal["joint", "bias"] = "joint"
     """Which of the two answers for labels that were seen."""
+    calibration: Calibration | None = None
+    """How far values lie from predictions; ``None`` where there were too few entries to say."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Size of every mode."""
+        return self.model.shape
 
     def unseen(self, indices: NDArray[np.integer]) -> NDArray[np.bool_]:
         """Which entries have a label that no training entry had (or that is unknown: -1)."""
@@ -47,3 +56,18 @@ class Predictor:
             warm = torch.as_tensor(np.ascontiguousarray(chunk[~cold]), device=device)
             part[~cold] = evaluate_in_batches(self.model, warm, 1 << 15).cpu().numpy()
         return answer
+
+    def interval(self, indices: NDArray[np.integer], level: float) -> NDArray[np.float32]:
+        """Lower and upper ends that hold a share ``level`` of such entries, ``(entries, 2)``."""
+        return interval_of(self, np.asarray(indices), level)
+
+
+def interval_of(predictor: Any, indices: NDArray[np.integer], level: float) -> NDArray[np.float32]:
+    """Intervals of whatever predicts and is calibrated."""
+    if not 0 < level < 1:
+        raise ConfigError(f"an interval of {level:g} is not possible; give a share between 0 and 1, such as 0.9")
+    if predictor.calibration is None:
+        raise RunError("this model has no intervals: there were too few entries that it was not trained on; fit again")
+    centre = predictor.predict(indices)
+    ends = predictor.calibration.interval(indices, centre, level, predictor.unseen(indices))
+    return ends.astype(np.float32)

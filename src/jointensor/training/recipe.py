@@ -23,8 +23,8 @@ class Recipe:
     training: Literal["alternating", "naive"] = "alternating"
     """``alternating``: warm start, Algorithm 1, refinement. ``naive``: all parameters at once."""
     linear_solver: Literal["adam", "als", "gibbs"] = "adam"
-    """How Θ_L is trained while Θ_N is fixed: ``adam``, by the optimiser (the paper); ``als``, solved exactly; ``gibbs``,
-    solved on the way and drawn from its posterior at the end."""
+    """How Θ_L is trained while Θ_N is fixed: ``adam``, by the optimiser (the paper); ``als``, solved exactly;
+    ``gibbs``, solved on the way and drawn from its posterior at the end."""
     burn_in: int = 40
     """``gibbs``: sweeps before draws are kept."""
     draws: int = 60
@@ -99,35 +99,13 @@ class Recipe:
     def __post_init__(self) -> None:
         for field in fields(self):
             _check_type(field.name, getattr(self, field.name), type(field.default))
-        for name in ("epochs_per_turn", "draws", "thin"):
+        for name in AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 raise ConfigError(f"recipe: {name} is {getattr(self, name)}, it must be at least 1")
-        if self.follow and self.follow <= 1:
-            raise ConfigError(f"recipe: follow is {self.follow}, it must be more than 1, or 0")
-        for name in ("lr_linear", "lr_nonlinear", "huber_delta"):
+        for name in POSITIVE:
             if not getattr(self, name) > 0:
                 raise ConfigError(f"recipe: {name} is {getattr(self, name)}, it must be positive")
-        for name in (
-            "batch_size",
-            "burn_in",
-            "warm_epochs",
-            "turns",
-            "sweeps",
-            "pull",
-            "rounds",
-            "refine_epochs",
-            "tolerance",
-            "patience",
-            "restarts",
-            "probation",
-            "lr_refine",
-            "decay",
-            "average",
-            "follow",
-            "min_gain",
-            "cycle",
-            "cycle_gain",
-        ):
+        for name in NOT_NEGATIVE:
             if getattr(self, name) < 0:
                 raise ConfigError(f"recipe: {name} is {getattr(self, name)}, it must not be negative")
         for name, allowed in CHOICES.items():
@@ -137,6 +115,7 @@ class Recipe:
                 )
         make_loss(self.loss)
         _check_ridges(self.ridges)
+        _check_follow(self.follow)
 
     @property
     def solves(self) -> bool:
@@ -151,6 +130,11 @@ class Recipe:
         """
         names = self.blocks.split("+") if rank else []
         return "+".join(f"cp:{rank}" if name == "cp" else name for name in names)
+
+
+def _check_follow(follow: float) -> None:
+    if follow and follow <= 1:
+        raise ConfigError(f"recipe: follow is {follow}, it must be more than 1, or 0")
 
 
 def _check_ridges(ridges: tuple[Any, ...]) -> None:
@@ -171,6 +155,14 @@ def _check_type(name: str, value: Any, kind: type) -> None:
         }
         raise ConfigError(f"recipe: {name} is {value!r}, it must be {words[kind]}")
 
+
+AT_LEAST_ONE = ("epochs_per_turn", "draws", "thin")
+POSITIVE = ("lr_linear", "lr_nonlinear", "huber_delta")
+NOT_NEGATIVE = (
+    "batch_size", "burn_in", "warm_epochs", "turns", "sweeps", "pull", "rounds", "refine_epochs", "tolerance",
+    "patience", "restarts", "probation", "lr_refine", "decay", "average", "follow", "min_gain", "cycle", "cycle_gain",
+)  # fmt: skip
+"""Fields that have a least value."""
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "training": ("alternating", "naive"),

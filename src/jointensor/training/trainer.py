@@ -241,7 +241,7 @@ class Trainer:
             self.on_epoch(row)
 
     def figure_of(self, half: Half) -> float:
-        """The figure that stopping looks at, for a half as it is; training entries stand in where there are no others."""
+        """The figure that stopping looks at, for a half as it is; of training entries where there are no others."""
         entries = self.valid if len(self.valid) else self.train
         predicted = LINKS[self.model.link](evaluate_in_batches(half, entries.indices, self.at_once))
         return self.loss.figure(float(self.loss.elementwise(predicted, entries.values).mean()))

@@ -29,6 +29,7 @@ Config = dict[str, Any]
 def save_predictor(predictor: Predictor | Ensemble | Tables | Mean, path: Path) -> None:
     """Write all numbers; how they belong together goes into the file's metadata."""
     config, numbers = _pack(predictor)
+    numbers = {name: value.clone() for name, value in numbers.items()}  # a thing may be in two places
     # one key: several are written in an order that differs from file to file
     name = "model" if isinstance(predictor, Predictor) else "parts"
     try:
@@ -56,7 +57,7 @@ def load_predictor(path: Path, nonlinear: type[nn.Module] | nn.Module | None = N
         return _unpack({"kind": "joint", **json.loads(metadata["model"])}, numbers, nonlinear)
     except JointensorError as error:
         raise RunError(f"{path} cannot be used: {error}") from error
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError, RuntimeError, IndexError) as error:
+    except (SafetensorError, OSError, LookupError, ValueError, TypeError, RuntimeError, AttributeError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise RunError(f"{path} is damaged and cannot be loaded: {reason}") from error
 
@@ -80,7 +81,11 @@ def _pack_joint(predictor: Predictor) -> tuple[Config, Numbers]:
         numbers[f"fallback.{n}.keys"] = torch.as_tensor(table.keys)
         numbers[f"fallback.{n}.effects"] = torch.as_tensor(table.effects)
     numbers["fallback.mean"] = torch.tensor(fallback.mean, dtype=torch.float64)
-    return predictor.model.config() | {"returned": predictor.returned, "kind": "joint"}, numbers
+    config = predictor.model.config() | {"returned": predictor.returned, "kind": "joint"}
+    if predictor.calibration is not None:
+        config["calibration"], own = _pack(predictor.calibration)
+        numbers |= {f"calibration.{name}": value for name, value in own.items()}
+    return config, numbers
 
 
 def _unpack_joint(config: Config, numbers: Numbers, nonlinear: type[nn.Module] | nn.Module | None) -> Predictor:
@@ -94,7 +99,10 @@ def _unpack_joint(config: Config, numbers: Numbers, nonlinear: type[nn.Module] |
         for n, size in enumerate(model.shape)
     ]
     shrinkage = tuple(np.full(len(tables), np.nan))  # how strongly it was shrunk does not matter for predicting
-    return Predictor(model.eval(), Tables(float(numbers["fallback.mean"]), tuple(tables), shrinkage), returned)
+    fallback = Tables(float(numbers["fallback.mean"]), tuple(tables), shrinkage)
+    stored = config.get("calibration")
+    calibration = None if stored is None else _unpack(stored, _below(numbers, "calibration."))
+    return Predictor(model.eval(), fallback, returned, calibration)
 
 
 def _pack_mean(mean: Mean) -> tuple[Config, Numbers]:
@@ -112,7 +120,13 @@ def _pack_tables(tables: Tables) -> tuple[Config, Numbers]:
         numbers[f"{n}.effects"] = torch.as_tensor(np.ascontiguousarray(table.effects))
     each = [{"modes": list(map(int, table.modes)), "sizes": list(map(int, table.sizes))} for table in tables.tables]
     shrinkage = [None if not math.isfinite(one) else one for one in tables.shrinkage]
-    return {"kind": "tables", "mean": tables.mean, "tables": each, "shrinkage": shrinkage}, numbers
+    return {
+        "kind": "tables",
+        "mean": tables.mean,
+        "tables": each,
+        "shrinkage": shrinkage,
+        "rounds": tables.rounds,
+    }, numbers
 
 
 def _unpack_tables(config: Config, numbers: Numbers, _: object) -> Tables:
@@ -121,7 +135,7 @@ def _unpack_tables(config: Config, numbers: Numbers, _: object) -> Tables:
         for n, one in enumerate(config["tables"])
     ]
     shrinkage = tuple(math.inf if one is None else float(one) for one in config["shrinkage"])
-    return Tables(float(config["mean"]), tuple(tables), shrinkage)
+    return Tables(float(config["mean"]), tuple(tables), shrinkage, int(config["rounds"]))
 
 
 LOCAL = ("mode", "shape", "period", "near", "length", "far")
@@ -134,7 +148,8 @@ def _pack_local(local: Local) -> tuple[Config, Numbers]:
 
 def _unpack_local(config: Config, numbers: Numbers, _: object) -> Local:
     known = {name: config[name] for name in LOCAL} | {"shape": tuple(config["shape"])}
-    return Local(**known, **{name: value.numpy() for name, value in numbers.items()})
+    arrays: dict[str, Any] = {name: value.numpy() for name, value in numbers.items()}
+    return Local(**known, **arrays)
 
 
 def _pack_calibration(calibration: Calibration) -> tuple[Config, Numbers]:
@@ -190,7 +205,8 @@ def _unpack_ensemble(config: Config, numbers: Numbers, nonlinear: type[nn.Module
     )
     memory = tuple(inside(f"memory.{k}", one) for k, one in enumerate(config["memory"]))
     calibration = None if config["calibration"] is None else inside("calibration", config["calibration"])
-    return Ensemble(members, memory, inside("fallback", config["fallback"]), *config["range"], calibration)
+    low, high = map(float, config["range"])
+    return Ensemble(members, memory, inside("fallback", config["fallback"]), low, high, calibration)
 
 
 def _below(numbers: Numbers, prefix: str) -> Numbers:

@@ -1,0 +1,162 @@
+"""`--rank auto` against everything else, on the same splits: mean test RMSE over split seeds, paired.
+
+    python benchmarks/auto.py ../shared/data/ml_100k.npz --split-seeds 5 --budget 600 --out benchmarks/results/auto
+    python benchmarks/auto.py --table --out benchmarks/results/auto
+
+Every model sees the same entries and is judged on the same test entries. Rivals with settings choose them on the
+validation entries and are then fitted to training and validation entries together, as `auto` is. One JSON file per
+tensor, split seed and model: a run that was cut off goes on where it stopped.
+
+    mean bias tables interp     jointensor's baselines (fitted to the training entries, shrunk by validation)
+    cp:20 … julia:4/16          models of the paper by the recipe `default` (--specs takes others)
+    myfm                        Bayesian factorisation machine, with the labels seen together as features
+    svd, svd++                  Surprise, the two modes with most labels
+    lightgbm                    boosted trees on labels encoded by their mean value
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+from auto_rivals import RIVALS
+
+from jointensor.atomic import write_json
+from jointensor.baselines import fit_baselines
+from jointensor.data.files import read_tensor
+from jointensor.data.sparse import join
+from jointensor.data.split import split
+from jointensor.experiments.auto import run_auto
+from jointensor.experiments.specs import parse_model
+from jointensor.metrics import measure
+from jointensor.training.fit import fit
+
+SPECS = ("cp:20", "costco:20", "avocado:20", "julia:4/16", "julia:10/10", "julia:16/4")
+
+
+def judged(predicted, test):
+    return measure(np.asarray(predicted, dtype=np.float64), test.values).to_dict()
+
+
+def by_auto(parts, options):
+    groups = ()
+    if parts.rule.startswith("group:"):
+        groups = tuple(parts.train.mode(name) for name in parts.rule.removeprefix("group:").split(","))
+    found = run_auto(join(parts.train, parts.valid), budget=options.budget, device=options.device, groups=groups)
+    predicted, ends = found.predictor.predict(parts.test.indices), found.predictor.interval(parts.test.indices, 0.9)
+    return judged(predicted, parts.test) | {
+        "interval": cover(predicted, ends, parts.test.values),
+        "trials": found.trials,
+        "reason": found.reason,
+        "figures": found.figures,
+    }
+
+
+def cover(predicted, ends, values):
+    """Share of the values inside, by decile of the prediction too, and the mean width beside a constant one."""
+    inside = (values >= ends[:, 0]) & (values <= ends[:, 1])
+    decile = np.searchsorted(np.quantile(predicted, np.linspace(0, 1, 11)[1:-1]), predicted)
+    constant = 2 * np.quantile(np.abs(values - predicted), inside.mean())
+    return {
+        "coverage": float(inside.mean()),
+        "deciles": [float(inside[decile == k].mean()) for k in np.unique(decile)],
+        "width": float(np.mean(ends[:, 1] - ends[:, 0])),
+        "constant_width": float(constant),
+    }
+
+
+def by_spec(text, parts, options):
+    spec = parse_model(text)
+    recipe = spec.recipe("default")
+    found = fit(spec.make(parts.train.shape, recipe), parts, recipe, device=options.device)
+    return judged(found.predict(parts.test.indices), parts.test)
+
+
+def models(parts, options):
+    """Names, and what computes their figures."""
+    yield "auto", lambda: by_auto(parts, options)
+    baselines = {}
+
+    def baseline(name):
+        if not baselines:
+            baselines.update(fit_baselines(parts))
+        return judged(baselines[name].predict(parts.test.indices), parts.test)
+
+    ordered = any(mode.order != "none" for mode in parts.train.modes)
+    for name in ("mean", "bias", "tables", *(["interp"] if ordered else [])):
+        yield name, lambda name=name: baseline(name)
+    for text in options.specs:
+        yield text, lambda text=text: by_spec(text, parts, options)
+    for name, rival in RIVALS.items():
+        yield name, lambda rival=rival: judged(rival(parts), parts.test)
+
+
+def run(options):
+    tensor = read_tensor(str(options.source)).tensor
+    for seed in range(options.first_split, options.first_split + options.split_seeds):
+        parts = split(tensor, rule=options.split, seed=seed)
+        for name, compute in models(parts, options):
+            rule = "" if options.split == "standard" else "." + options.split.replace(":", "-").replace(",", "-")
+            path = options.out / f"{options.source.stem}{rule}.{seed}.{name.replace('/', '-').replace(':', '-')}.json"
+            if path.exists() or (options.only and name not in options.only):
+                continue
+            begin = time.perf_counter()
+            try:
+                figures = compute()
+            except Exception as error:  # noqa: BLE001 - a rival that fails keeps its row
+                figures = {"rmse": None, "mae": None, "error": f"{type(error).__name__}: {error}"[:300]}
+            figures |= {"seconds": time.perf_counter() - begin, "model": name, "tensor": options.source.stem + rule}
+            options.out.mkdir(parents=True, exist_ok=True)
+            write_json(path, figures | {"split_seed": seed, "budget": options.budget, "device": options.device})
+            print(f"{options.source.stem}{rule} split {seed} {name}: {figures['rmse']}", flush=True)
+
+
+def table(out):
+    """Mean RMSE per tensor and model, how often `auto` is lower, and its intervals."""
+    rows = [json.loads(path.read_text()) for path in sorted(out.glob("*.json"))]
+    for tensor in dict.fromkeys(row["tensor"] for row in rows):
+        mine = [row for row in rows if row["tensor"] == tensor]
+        auto = {row["split_seed"]: row for row in mine if row["model"] == "auto" and row["rmse"] is not None}
+        print(f"\n{tensor}")
+        for name in dict.fromkeys(row["model"] for row in mine):
+            found = {row["split_seed"]: row for row in mine if row["model"] == name and row["rmse"] is not None}
+            both = sorted(set(found) & set(auto))
+            if not both:
+                continue
+            rmse, mae = ([found[seed][key] for seed in both] for key in ("rmse", "mae"))
+            lower = sum(auto[seed]["rmse"] < found[seed]["rmse"] for seed in both)
+            ours = np.mean([auto[seed]["rmse"] for seed in both])
+            text = "" if name == "auto" else f"auto {ours:.4f} lower on {lower} of {len(both)}"
+            taken = np.mean([found[seed]["seconds"] for seed in both])
+            figures = f"RMSE {np.mean(rmse):.4f} ± {np.std(rmse):.4f}  MAE {np.mean(mae):.4f}"
+            print(f"  {name:14} {figures}  {taken:5.0f} s  {text}")
+        for seed, row in sorted(auto.items()):
+            one = row["interval"]
+            print(
+                f"  interval, split {seed}: {one['coverage']:.3f} inside, least decile {min(one['deciles']):.3f}, "
+                f"width {one['width']:.4g}, constant {one['constant_width']:.4g}"
+            )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", type=Path, nargs="?")
+    parser.add_argument("--split-seeds", type=int, default=5)
+    parser.add_argument("--first-split", type=int, default=0)
+    parser.add_argument("--split", default="standard")
+    parser.add_argument("--budget", type=float, default=600)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--specs", nargs="*", default=SPECS)
+    parser.add_argument("--only", nargs="*", help="models to run, by name")
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results") / "auto")
+    parser.add_argument("--table", action="store_true", help="print what there is")
+    options = parser.parse_args()
+    if options.source is not None:
+        run(options)
+    if options.table or options.source is None:
+        table(options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""Packages that people use for the same tables, tuned on the validation entries and fitted again to all of them."""
+
+import numpy as np
+
+from jointensor.data.sparse import join
+
+
+def rmse(predicted, truth):
+    return float(np.sqrt(np.mean((predicted - truth) ** 2)))
+
+
+def myfm(parts, ranks=(8, 16), samples=100, most=400_000):
+    """Bayesian factorisation machine over one-hot labels; on two largest modes also who was seen with whom."""
+    import myfm as package
+    from scipy import sparse
+
+    if len(parts.train) > most:
+        ranks, samples = ranks[:1], 60  # one pass over a million entries takes seconds
+    shape = parts.train.shape
+    first, second = sorted(np.argsort(shape)[-2:].tolist())
+
+    def features(indices, seen):
+        at = np.arange(len(indices))
+        ones = np.ones(len(indices))
+        columns = [sparse.csr_matrix((ones, (at, indices[:, n])), (len(at), size)) for n, size in enumerate(shape)]
+        if seen is not None:
+            columns += [seen[0][indices[:, first]], seen[1][indices[:, second]]]
+        return sparse.hstack(columns, format="csr")
+
+    def company(tensor):
+        pairs = np.unique(tensor.indices[:, [first, second]], axis=0)
+        ones = sparse.csr_matrix((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), (shape[first], shape[second]))
+        both = []
+        for matrix in (ones, ones.T.tocsr()):
+            counts = np.maximum(np.asarray(matrix.sum(axis=1)).ravel(), 1)
+            both.append(sparse.diags(counts**-0.5) @ matrix)
+        return [one.tocsr() for one in both]
+
+    def predict(train, asked, rank, implicit):
+        seen = company(train) if implicit else None
+        sizes = [*shape, *((shape[second], shape[first]) if implicit else ())]
+        model = package.MyFMRegressor(rank=rank, random_seed=0)
+        given = features(train.indices, seen), train.values.astype(np.float64)
+        model.fit(*given, n_iter=samples, n_kept_samples=samples - 20, group_shapes=sizes)
+        return model.predict(features(asked.indices, seen))
+
+    implicit = (False, True) if len(parts.train) <= most else (False,)
+    choices = [(rank, one) for rank in ranks for one in implicit]
+    best = min(choices, key=lambda one: rmse(predict(parts.train, parts.valid, *one), parts.valid.values))
+    return predict(join(parts.train, parts.valid), parts.test, *best)
+
+
+def surprise_model(name):
+    def rival(parts, factors=(20, 50)):
+        import surprise
+
+        first, second = sorted(np.argsort(parts.train.shape)[-2:].tolist())
+        if name == "SVDpp" and len(parts.train) > 300_000:
+            raise RuntimeError("SVD++ would take hours on so many entries")
+
+        def predict(train, asked, count):
+            table = _frame(train, first, second)
+            reader = surprise.Reader(rating_scale=(float(train.values.min()), float(train.values.max())))
+            data = surprise.Dataset.load_from_df(table, reader).build_full_trainset()
+            model = getattr(surprise, name)(n_factors=count, random_state=0).fit(data)
+            pairs = asked.indices[:, [first, second]]
+            return np.array([model.predict(int(u), int(i)).est for u, i in pairs])
+
+        best = min(factors, key=lambda one: rmse(predict(parts.train, parts.valid, one), parts.valid.values))
+        return predict(join(parts.train, parts.valid), parts.test, best)
+
+    return rival
+
+
+def _frame(tensor, first, second):
+    import pandas as pd
+
+    return pd.DataFrame(
+        {"user": tensor.indices[:, first], "item": tensor.indices[:, second], "rating": tensor.values.astype(float)}
+    )
+
+
+def lightgbm(parts, leaves=(31, 127), rounds=2000):
+    """Boosted trees on labels and pairs of labels encoded by out-of-fold means, with their counts."""
+    import lightgbm as package
+
+    def features(train, asked, own):
+        """Encoded labels of ``asked``; those of the training entries themselves leave their own fold out."""
+        folds = np.random.default_rng(0).integers(5, size=len(train))
+        mean = float(train.values.mean())
+        columns = []
+        subsets = [(n,) for n in range(train.n_modes)]
+        subsets += [(n, m) for n in range(train.n_modes) for m in range(n)]
+        for modes in subsets:
+            keys = [_key(one.indices, modes, train.shape) for one in (train, asked)]
+            names, place = np.unique(keys[0], return_inverse=True)
+            where = np.minimum(np.searchsorted(names, keys[1]), len(names) - 1)
+            found = names[where] == keys[1]
+            sums, counts = np.bincount(place, train.values, len(names)), np.bincount(place, minlength=len(names))
+            if own:
+                total, many = np.zeros(len(train)), np.zeros(len(train))
+                for fold in range(5):
+                    here = folds == fold
+                    out = np.bincount(place[here], train.values[here], len(names))
+                    some = np.bincount(place[here], minlength=len(names))
+                    total[here], many[here] = (sums - out)[place[here]], (counts - some)[place[here]]
+            else:
+                total, many = np.where(found, sums[where], 0.0), np.where(found, counts[where], 0)
+            columns += [(total + 5 * mean) / (many + 5), many]
+        columns += [asked.indices[:, n] for n in range(train.n_modes)]
+        return np.column_stack(columns)
+
+    def trained(train, count, size, stop=None):
+        given = {"objective": "regression", "learning_rate": 0.05, "num_leaves": size, "verbose": -1, "num_threads": 2}
+        data = package.Dataset(features(train, train, own=True), train.values)
+        if stop is None:
+            return package.train(given, data, count)
+        check = package.Dataset(features(train, stop, own=False), stop.values)
+        return package.train(given, data, count, [check], callbacks=[package.early_stopping(50, verbose=False)])
+
+    fits = [(size, trained(parts.train, rounds, size, parts.valid)) for size in leaves]
+    size, best = min(fits, key=lambda one: one[1].best_score["valid_0"]["l2"])
+    everything = join(parts.train, parts.valid)
+    return trained(everything, best.best_iteration, size).predict(features(everything, parts.test, own=False))
+
+
+def _key(indices, modes, shape):
+    key = np.zeros(len(indices), dtype=np.int64)
+    for n in modes:
+        key = key * shape[n] + indices[:, n]
+    return key
+
+
+RIVALS = {"myfm": myfm, "svd": surprise_model("SVD"), "svd++": surprise_model("SVDpp"), "lightgbm": lightgbm}

@@ -1,0 +1,103 @@
+"""A run with ``--rank auto``: search, judge, write."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jointensor.atomic import write_json, write_text
+from jointensor.baselines import Baseline
+from jointensor.data.reading import Reading
+from jointensor.data.sparse import SparseTensor, join
+from jointensor.data.split import Split
+from jointensor.experiments.auto import Auto, run_auto
+from jointensor.experiments.folder import METRICS, write_run
+from jointensor.experiments.judging import Entries, figures_of
+from jointensor.experiments.report import render_report
+from jointensor.kernels import pick_engine
+from jointensor.metrics import measure
+from jointensor.training.fit import pick_device
+
+if TYPE_CHECKING:
+    from jointensor.experiments.run import Listener, RunConfig
+
+AUTO_BUDGET = 600.0
+"""Seconds for a search where none are given."""
+
+
+def fill_auto(
+    path: Path,
+    config: RunConfig,
+    listener: Listener,
+    reading: Reading,
+    parts: Split,
+    test: Entries,
+    baselines: dict[str, Baseline],
+    begin: float,
+) -> dict[str, Any]:
+    """``--rank auto``: learn from training and validation entries alike, in folds; then judge and write."""
+    learnt = join(parts.train, parts.valid)
+    kind, _, names = config.split.partition(":")
+    groups = tuple(learnt.mode(name.strip()) for name in names.split(",")) if kind == "group" else ()
+    budget = AUTO_BUDGET if config.budget is None else config.budget
+    found = run_auto(
+        learnt,
+        seed=config.seed,
+        budget=max(budget - (time.monotonic() - begin), 1.0),
+        device=config.device,
+        engine=config.engine,
+        groups=groups,
+        store=path / "checkpoints" / "auto",
+        on_note=listener.on_note,
+    )
+    listener.on_note(found.reason)
+    known = np.isfinite(found.predicted)
+    left_out = measure(found.predicted[known], learnt.values[known]).to_dict()
+    checksums = write_run(path, found.predictor, learnt.modes, reading.spec, [])
+    shutil.rmtree(path / "checkpoints" / "auto", ignore_errors=True)
+    nothing = {"n": 0, "rmse": None, "mae": None, "rfe": None}
+    metrics = (
+        figures_of(found.predictor, baselines, replace(parts, valid=learnt.take(np.zeros(0, dtype=np.int64))), test)
+        | {"valid": left_out | {"warm": left_out, "cold": nothing}}
+        | {"returned": {"model": "auto", "refit": True}}
+        | {"auto": {"trials": found.trials, "simplest": found.simplest, "reason": found.reason, **found.figures}}
+        | _auto_circumstances(config, found, learnt, begin)
+        | {"notes": [*reading.notes, found.reason], "files": checksums}
+    )
+    write_text(path / "report.html", render_report(metrics, asdict(config), [], repr(reading.tensor)))
+    write_json(path / METRICS, metrics)
+    return metrics
+
+
+def _auto_circumstances(config: RunConfig, found: Auto, learnt: SparseTensor, begin: float) -> dict[str, Any]:
+    return {
+        "outcome": found.outcome,
+        "restarts": 0,
+        "attempts": [],
+        "failed": False,
+        "nonlinear_dead": False,
+        "epochs": sum(row["folds"] for row in found.trials),
+        "resumed_from_epoch": None,
+        "parameters": found.predictor.n_parameters(),
+        "seconds": time.monotonic() - begin,
+        "engine": pick_engine(config.engine, pick_device(config.device).type).name,
+        "linear": found.chosen,
+        "device": pick_device(config.device).type,
+        "world_size": 1,
+        "entries_per_rank": [len(learnt)],
+        "seed": config.seed,
+        "split": {
+            "rule": config.split,
+            "test_file": config.test_file,
+            "seed": config.split_seed,
+            "test": config.test,
+            "valid": config.valid,
+        },
+        "shape": list(learnt.shape),
+        "entries": {"train": len(learnt), "valid": 0, "all": len(learnt)},
+    }

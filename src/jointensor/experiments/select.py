@@ -1,0 +1,187 @@
+"""``select``: validation error over a grid of multilinear and nonlinear ranks, and the simplest that is good enough.
+
+The multilinear rank can be identified: with too few components a part of the values is missing, with too many
+nothing is gained. The nonlinear one cannot: networks of many widths represent the same function, so F is only
+ever large enough.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jointensor.atomic import write_json, write_text, write_whole
+from jointensor.data.sparse import SparseTensor
+from jointensor.data.split import Split
+from jointensor.errors import ConfigError
+from jointensor.experiments.auto import make_folds
+from jointensor.models.joint import JointModel
+from jointensor.training.fit import fit
+from jointensor.training.recipe import make_recipe
+
+NOISE = 1.0
+"""Standard errors within which a simpler model is as good as the best."""
+
+TITLES = ("R", "F", "rmse", "standard_error", "difference", "within", "parameters", "seconds")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One R/F, and what it predicts for entries that were left out."""
+
+    rank: tuple[int, int]
+    errors: NDArray[np.float64]
+    """Squared, one per left-out entry."""
+    parameters: int
+    seconds: float
+
+    @property
+    def rmse(self) -> float:
+        """Root mean square over all left-out entries."""
+        return math.sqrt(float(self.errors.mean()))
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The grid and the choice."""
+
+    cells: list[Cell]
+    chosen: tuple[int, int]
+    best: tuple[int, int]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per cell, with the paired difference to the best one and its standard error."""
+        lowest = next(cell for cell in self.cells if cell.rank == self.best)
+        found = []
+        for cell in self.cells:
+            difference, noise = paired(cell.errors, lowest.errors)
+            found.append(
+                dict(
+                    zip(
+                        TITLES,
+                        (
+                            *cell.rank, cell.rmse, noise, difference, difference <= NOISE * noise,
+                            cell.parameters, cell.seconds,
+                        ),
+                        strict=True,
+                    )
+                )
+            )  # fmt: skip
+        return found
+
+
+def select(
+    tensor: SparseTensor,
+    linear: Sequence[int],
+    nonlinear: Sequence[int],
+    *,
+    folds: int = 2,
+    starts: int = 2,
+    seed: int = 0,
+    device: str = "auto",
+    engine: str = "auto",
+    on_cell: Callable[[Cell], None] = lambda _: None,
+) -> Selection:
+    """Fit every R/F of a grid to folds of the entries and choose.
+
+    Parameters
+    ----------
+    tensor
+        The entries.
+    linear, nonlinear
+        Values of R and of F; both zero is left out.
+    folds
+        Fifths of the entries that are left out in turn, 1 to 5.
+    starts
+        Fits per fold from different random starts; the one that validates best counts.
+    seed
+        Of folds and starts.
+    """
+    grid = [(r, f) for r in linear for f in nonlinear if r or f]
+    if not grid or not 1 <= folds <= 5 or starts < 1:
+        raise ConfigError("select needs at least one R/F besides 0/0, 1 to 5 folds and at least one start")
+    places = make_folds(tensor, (), seed)
+    cells = []
+    for rank in grid:
+        begin = time.monotonic()
+        errors, parameters = [], 0
+        for fold in range(folds):
+            parts = Split(
+                tensor.take(np.flatnonzero(places != fold)),
+                tensor.take(np.flatnonzero(places == fold)),
+                tensor.take(np.zeros(0, dtype=np.int64)),
+                rule="fold",
+            )
+            tried = [_errors(parts, rank, seed + start, device, engine) for start in range(starts)]
+            best, parameters = min(tried, key=lambda one: float(one[0].mean()))
+            errors.append(best)
+        cells.append(Cell(rank, np.concatenate(errors), parameters, time.monotonic() - begin))
+        on_cell(cells[-1])
+    return choose(cells)
+
+
+def choose(cells: list[Cell]) -> Selection:
+    """The fewest components within one standard error of the best, by paired differences; R before F."""
+    lowest = min(cells, key=lambda cell: cell.rmse)
+    near = []
+    for cell in cells:
+        difference, noise = paired(cell.errors, lowest.errors)
+        if difference <= NOISE * noise:
+            near.append(cell)
+    chosen = min(near, key=lambda cell: (cell.rank[0], cell.rank[1]))
+    return Selection(cells, chosen.rank, lowest.rank)
+
+
+def paired(errors: NDArray[np.float64], others: NDArray[np.float64]) -> tuple[float, float]:
+    """Mean of the differences of squared errors, and its standard error."""
+    differences = errors - others
+    return float(differences.mean()), float(differences.std() / math.sqrt(len(differences)))
+
+
+def _errors(
+    parts: Split, rank: tuple[int, int], seed: int, device: str, engine: str
+) -> tuple[NDArray[np.float64], int]:
+    recipe = make_recipe("default", fall_back=False, first="linear")
+    model = JointModel(parts.train.shape, rank, linear=recipe.linear(rank[0]))
+    found = fit(model, parts, recipe, seed=seed, device=device, engine=engine)
+    error = found.predict(parts.valid.indices) - parts.valid.values
+    return error.astype(np.float64) ** 2, model.n_parameters()
+
+
+def write_selection(selection: Selection, out: Path) -> None:
+    """``grid.csv``, ``grid.png`` and ``selection.json`` in a folder."""
+    out.mkdir(parents=True, exist_ok=True)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, TITLES, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(selection.rows())
+    write_text(out / "grid.csv", text.getvalue())
+    write_json(out / "selection.json", {"chosen": list(selection.chosen), "best": list(selection.best)})
+    write_whole(out / "grid.png", lambda draft: draw(selection, draft))
+
+
+def draw(selection: Selection, path: Path) -> None:
+    """Validation error over R, a line per F, as in figure 3 of the paper."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 - only for a picture
+
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    panel = figure.subplots()
+    for f in dict.fromkeys(cell.rank[1] for cell in selection.cells):
+        mine = sorted((cell for cell in selection.cells if cell.rank[1] == f), key=lambda cell: cell.rank[0])
+        panel.plot([cell.rank[0] for cell in mine], [cell.rmse for cell in mine], "o-", label=f"F = {f}")
+    panel.axvline(selection.chosen[0], color="0.6", linestyle="--", linewidth=1)
+    panel.annotate(f"R/F = {selection.chosen[0]}/{selection.chosen[1]}", (selection.chosen[0], 1.0), (4, -12),
+                   xycoords=("data", "axes fraction"), textcoords="offset points", fontsize=9)  # fmt: skip
+    panel.set_xlabel("multilinear components R")
+    panel.set_ylabel("RMSE of entries that were left out")
+    panel.legend(frameon=False)
+    figure.savefig(path, dpi=110, format="png")
