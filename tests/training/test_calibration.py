@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jointensor.training.calibration import LEAST, calibrate
+from jointensor.training.calibration import LEAST, LeftOut, calibrate
 
 SHAPE = (30, 25, 40)
 LEVELS = (0.5, 0.8, 0.9, 0.95)
@@ -43,7 +43,8 @@ def no(cells):
 
 
 def calibrated(cells, predicted, residuals, shape=SHAPE, unseen=None, seed=0):
-    return calibrate(cells, predicted, residuals, no(cells) if unseen is None else unseen, shape, seed)
+    left_out = LeftOut(cells, predicted, residuals, no(cells) if unseen is None else unseen)
+    return calibrate(left_out, shape, seed=seed)
 
 
 def inside(calibration, cells, predicted, residuals, level, unseen=None):

@@ -15,7 +15,7 @@ from jointensor.data.sparse import SparseTensor
 from jointensor.errors import ConfigError, RunError
 from jointensor.models.joint import JointModel
 from jointensor.training import ensemble as module
-from jointensor.training.calibration import calibrate
+from jointensor.training.calibration import LeftOut, calibrate
 from jointensor.training.ensemble import Ensemble, Member
 from jointensor.training.local import Local
 from jointensor.training.predictor import Predictor
@@ -66,7 +66,7 @@ def calibration_of(seed=0, noisy=True):
     some = rng.permutation(cells)[: 300 if noisy else 5]
     size = np.exp(np.linspace(-2, 2, 7))[some[:, 0]] if noisy else 1.0
     residuals = size * rng.standard_normal(len(some))
-    return calibrate(some, rng.standard_normal(len(some)), residuals, np.arange(len(some)) % 9 == 0, SHAPE)
+    return calibrate(LeftOut(some, rng.standard_normal(len(some)), residuals, np.arange(len(some)) % 9 == 0), SHAPE)
 
 
 def local_of(seed=0):

@@ -123,7 +123,8 @@ class Screen:
     def selection(self, found: Selection, out: Path) -> None:
         """The grid of a selection and what was chosen."""
         rows = found.rows()
-        if self._as_json({"chosen": list(found.chosen), "best": list(found.best), "grid": rows}):
+        known = {"chosen": list(found.chosen), "best": list(found.best), "identified_rank": found.identified}
+        if self._as_json(known | {"grid": rows}):
             return
         table = Table(*(_right(title) for title in ("R", "F", "RMSE", "parameters", "seconds", "as good as the best")))
         for row in rows:
@@ -133,6 +134,8 @@ class Screen:
                 style="bold" if (row["R"], row["F"]) == found.chosen else None,
             )  # fmt: skip
         self.main.print(table)
+        if found.identified is not None:
+            self.result(f"multilinear components, where the gains of one more break off: {found.identified}")
         self.result(
             f"chosen: {found.chosen[0]}/{found.chosen[1]}, the fewest components within one standard error of the best "
             f"({found.best[0]}/{found.best[1]}); F is only ever large enough, it cannot be identified; see {out}"

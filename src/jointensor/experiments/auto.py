@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from jointensor.baselines import Tables, fit_bias
 from jointensor.data.sparse import SparseTensor, cell_keys
 from jointensor.errors import ConfigError
 from jointensor.experiments.candidates import Candidate, Fitted, candidates_for, fit_candidate, refit_candidate
-from jointensor.training.calibration import calibrate
+from jointensor.training.calibration import LeftOut, calibrate
 from jointensor.training.ensemble import Ensemble, Member
 from jointensor.training.memory import fit_memory
 from jointensor.training.predictor import Predictor
@@ -32,8 +33,12 @@ from jointensor.training.weights import load_predictor, save_predictor
 
 FOLDS = 5
 
-SCREENING, MOST_SCREENING = 0.6, 0.5
-"""Shares of the budget that the core, and that everything else may be screened in."""
+HOLD_FROM, HELD, MOST_HELD = 400_000, 0.04, 50_000
+"""Of tensors with so many entries this share, and no more than so many, only calibrates intervals. Smaller ones have
+none to spare: their intervals come from the folds."""
+
+SCREENING = 0.6
+"""Share of the budget that the core may be screened in."""
 
 HOPELESS = 1.1
 """A kind whose squared error is this many times the best one's is not tried any further."""
@@ -43,6 +48,13 @@ RESERVE = 0.12
 
 STEPS = 30
 """Members are drawn with replacement so many times: weights are multiples of its inverse."""
+
+CHEAP, NOT_FAR = 0.2, 1.5
+"""Share of the budget that all folds of a candidate may take, and times the least squared error it may have, to be
+cross-fitted in any case."""
+
+NEARLY = 1.02
+"""Times the squared error of the best mix that members may have which can be fitted to all folds."""
 
 GAIN = 0.0005
 """Share of the error that one more member must take away."""
@@ -62,8 +74,8 @@ class Trial:
 
     @property
     def seconds(self) -> float:
-        """Of one fit."""
-        return max((one.seconds for one in self.fits.values()), default=0.0)
+        """Of the last fit: a first one may have had things to compile."""
+        return next((one.seconds for one in reversed(self.fits.values()) if one.seconds), 0.0)
 
 
 @dataclass(frozen=True)
@@ -101,10 +113,12 @@ class Search:
     ) -> None:
         if len(tensor) < 2 * FOLDS:
             raise ConfigError(f"--rank auto needs at least {2 * FOLDS} entries to learn from, there are {len(tensor)}")
-        self.tensor, self.seed, self.on_note, self.store = tensor, seed, on_note, store
+        kept, self.fresh = hold_out(tensor, groups, seed)
+        self.tensor, self.seed, self.on_note, self.store = kept, seed, on_note, store
+        self.offered = candidates_for(kept)
         self.how: dict[str, Any] = {"seed": seed, "device": device, "engine": engine}
         self.begin, self.budget = time.monotonic(), budget
-        self.folds = make_folds(tensor, groups, seed)
+        self.folds = make_folds(kept, groups, seed)
         self.trials: dict[str, Trial] = {}
         self.interrupted = False
 
@@ -115,7 +129,9 @@ class Search:
     def run(self) -> Auto:
         """All stages; an interrupt goes on with what there is."""
         try:
-            self._screen()
+            self._screen_core()
+            self._cross_fit()
+            self._screen_more()
             self._cross_fit()
         except KeyboardInterrupt:
             self.interrupted = True
@@ -124,26 +140,29 @@ class Search:
             self._fit(Trial(Candidate("bias", "bias", 0)), 0)
         return self._finish()
 
-    def _screen(self) -> None:
-        """The core, then everything else that there is time for."""
-        offered = candidates_for(self.tensor)
-        for candidate in [one for one in offered if one.core]:
+    def _screen_core(self) -> None:
+        for candidate in [one for one in self.offered if one.core]:
             if self.trials and self.left(SCREENING) < self._expected(candidate):
                 self._skip(candidate)
             else:
                 self._try(candidate)
-        extra = [one for one in offered if not one.core]
-        for candidate in [one for one in extra if one.after in (None, self._best_of("drawn")) and one.kind == "drawn"]:
-            self._try_if_worth(candidate)
-        networks = [Trial(one) for one in extra if one.kind == "joint" and one.after is None]
+
+    def _screen_more(self) -> None:
+        """Whatever else there is time for, and promises something."""
+        more = [one for one in self.offered if not one.core]
+        for candidate in [one for one in more if one.kind == "drawn"]:
+            if candidate.after in (None, self._best_of("drawn")):
+                self._try_if_worth(candidate)
+        for candidate in [one for one in more if one.kind == "joint" and one.after is not None]:
+            if candidate.after == self._best_of("joint"):
+                self._try_if_worth(candidate)
+        networks = [Trial(one) for one in more if one.kind == "joint" and one.after is None]
         for trial in networks:  # successive halving: a few epochs each, then the better half in full
-            if self._affords(self._expected(trial.candidate) / 2):
+            if self._affords(trial.candidate):
                 self._short(trial)
         tried = sorted((one for one in networks if one.short is not None), key=lambda one: one.short or math.inf)
         for trial in tried[: (len(tried) + 1) // 2]:
             self._try_if_worth(trial.candidate, trial)
-        for candidate in [one for one in extra if one.kind == "joint" and one.after == self._best_of("joint")]:
-            self._try_if_worth(candidate)
 
     def _best_of(self, kind: str) -> str | None:
         mine = [one for one in self.trials.values() if one.candidate.kind == kind and 0 in one.predicted]
@@ -155,16 +174,14 @@ class Search:
         same = [self._mse(one, [0]) for one in self._done([0]).values() if one.candidate.kind == candidate.kind]
         if same and min(same) > HOPELESS * best:
             return
-        if self._affords(self._expected(candidate)):
+        if self._affords(candidate):
             self._try(candidate, trial)
         else:
             self._skip(candidate)
 
-    def _affords(self, seconds: float) -> bool:
-        """Whether a fit of so many seconds leaves time to cross-fit what is good so far."""
-        chosen = greedy({name: one.predicted[0] for name, one in self._done([0]).items()}, self._truth([0]))
-        needed = sum((FOLDS - 1 + self.trials[name].candidate.refits) * self.trials[name].seconds for name in chosen)
-        return self.left(1 - RESERVE) - seconds > needed and self.left(MOST_SCREENING) > seconds
+    def _affords(self, candidate: Candidate) -> bool:
+        """Whether there is time to fit a candidate to all folds."""
+        return self.left(1 - RESERVE) > (FOLDS + candidate.refits) * self._expected(candidate)
 
     def _skip(self, candidate: Candidate) -> None:
         self.on_note(f"{candidate.name}: not tried, it may take {self._expected(candidate):.0f} s")
@@ -189,7 +206,7 @@ class Search:
         begin = time.monotonic()
         try:
             found = fit_candidate(
-                trial.candidate, train, valid, budget=max(self.left(MOST_SCREENING), 1.0), short=True, **self.how
+                trial.candidate, train, valid, budget=max(self.left(1 - RESERVE), 1.0), short=True, **self.how
             )
         except (ArithmeticError, RuntimeError) as error:
             trial.failure = str(error)
@@ -220,22 +237,58 @@ class Search:
 
     def _cross_fit(self) -> None:
         """The members that are good together, on all folds, the most important first; refits where they pay."""
-        chosen = greedy({name: one.predicted[0] for name, one in self._done([0]).items()}, self._truth([0]))
-        members = [self.trials[name] for name in sorted(chosen, key=lambda one: -chosen[one])]
-        while len(members) > 1 and self._round(members) > self.left(1 - RESERVE):
-            members.pop()  # better the most important one on all folds than all of them on one
-        for fold in range(1, FOLDS):
+        members, folds = self._affordable()
+        members += [one for one in self._cheap() if one not in members]
+        for fold in range(1, folds):
+            waiting = [one for one in members if fold not in one.predicted]
             again = sum(one.seconds for one in members if one.candidate.refits)
-            if self.left(1 - RESERVE) < again + sum(one.seconds for one in members):
+            if not waiting:
+                continue
+            if self.left(1 - RESERVE) < again + sum(one.seconds for one in waiting):
                 break
-            for trial in members:
+            for trial in waiting:
                 self._fit(trial, fold)
-            self.on_note(f"fold {fold + 1} of {FOLDS}: {', '.join(one.candidate.name for one in members)}")
+            self.on_note(f"fold {fold + 1} of {FOLDS}: {', '.join(one.candidate.name for one in waiting)}")
 
-    @staticmethod
-    def _round(members: list[Trial]) -> float:
-        """Seconds until all members are fitted to all folds, and to all entries."""
-        return sum((FOLDS - 1 + one.candidate.refits) * one.seconds for one in members)
+    def _cheap(self) -> list[Trial]:
+        """What costs little and is not far off: one fold may not show what it is good for."""
+        done = self._done([0])
+        best = min((self._mse(one, [0]) for one in done.values()), default=0.0)
+        near = [name for name, one in done.items() if self._mse(one, [0]) <= NOT_FAR * best]
+        return [self.trials[name] for name in near if self._needed([name], FOLDS) <= CHEAP * self.budget]
+
+    def _affordable(self) -> tuple[list[Trial], int]:
+        """Members that are good together and can be fitted to all folds in time; or to fewer, where that costs much."""
+        said = {name: one.predicted[0] for name, one in self._done([0]).items()}
+        truth = self._truth([0])
+        chosen = list(greedy(said, truth))
+        best = mixed_error(said, truth, chosen)
+        found: tuple[list[Trial], int] = ([], 1)
+        for folds in (FOLDS, 3, 2, 1):
+            within = [
+                names
+                for size in range(1, len(chosen) + 1)
+                for names in combinations(chosen, size)
+                if self._needed(names, folds) <= self.left(1 - RESERVE)
+            ]
+            if not within:
+                continue
+            names = min(within, key=lambda some: mixed_error(said, truth, some))
+            found = ([self.trials[name] for name in names], folds)
+            if mixed_error(said, truth, names) <= NEARLY * best:
+                break
+        return found
+
+    def _needed(self, names: Sequence[str], folds: int) -> float:
+        """Seconds until members are fitted to so many folds, and to all entries."""
+        return sum(
+            self.trials[name].seconds
+            * (
+                sum(fold not in self.trials[name].predicted for fold in range(folds))
+                + self.trials[name].candidate.refits
+            )
+            for name in names
+        )
 
     def _done(self, folds: list[int]) -> dict[str, Trial]:
         return {name: one for name, one in self.trials.items() if all(fold in one.predicted for fold in folds)}
@@ -272,15 +325,22 @@ class Search:
         memory = fit_memory(entries, truth - mixed, self.folds[where])
         predicted = self._clip(truth - memory.left)
         fallback = fit_bias(self.tensor, self.tensor.take(np.zeros(0, dtype=np.int64)))
-        calibration = calibrate(
-            entries.indices, predicted, truth - predicted, self._cold(entries, self.folds[where]), self.tensor.shape,
-            self.seed,
-        )  # fmt: skip
         low, high = float(self.tensor.values.min()), float(self.tensor.values.max())
         answers = np.full(len(self.tensor), np.nan, dtype=np.float32)
         answers[where] = predicted
-        predictor = Ensemble(members, memory.parts, fallback, low, high, calibration)
+        predictor = Ensemble(members, memory.parts, fallback, low, high)
+        left_out = LeftOut(entries.indices, predicted, truth - predicted, self._cold(entries, self.folds[where]))
+        predictor = replace(
+            predictor, calibration=calibrate(left_out, self.tensor.shape, self._untouched(predictor), self.seed)
+        )
         return self._explain(predictor, said, truth, weights, memory.notes, answers, folds)
+
+    def _untouched(self, predictor: Ensemble) -> LeftOut | None:
+        """Entries that nothing was learnt from, seen by what answers."""
+        if not len(self.fresh):
+            return None
+        said = predictor.predict(self.fresh.indices)
+        return LeftOut(self.fresh.indices, said, self.fresh.values - said, predictor.unseen(self.fresh.indices))
 
     def _answers(self, trial: Trial) -> tuple[Any, ...]:
         """One fit to all entries, or the fits of all folds."""
@@ -366,6 +426,19 @@ def make_folds(tensor: SparseTensor, groups: tuple[int, ...], seed: int) -> NDAr
     return (generator.permutation(len(names)) % FOLDS).astype(np.int8)[member]
 
 
+def hold_out(tensor: SparseTensor, groups: tuple[int, ...], seed: int) -> tuple[SparseTensor, SparseTensor]:
+    """Entries to learn from, and, where there are many, a few that only calibrate intervals."""
+    share = min(HELD, MOST_HELD / max(len(tensor), 1)) if len(tensor) >= HOLD_FROM else 0.0
+    generator = np.random.default_rng([seed, 9])
+    if not groups:
+        away = generator.random(len(tensor)) < share
+    else:
+        keys = cell_keys(tensor.indices[:, groups], [tensor.shape[n] for n in groups])
+        names, member = np.unique(keys, return_inverse=True)
+        away = (generator.random(len(names)) < share)[member]
+    return tensor.take(np.flatnonzero(~away)), tensor.take(np.flatnonzero(away))
+
+
 def greedy(said: dict[str, NDArray[np.float32]], truth: NDArray[np.float32]) -> dict[str, float]:
     """Weights of a mean: members are added one at a time, with replacement, while that predicts better."""
     total, picked, lowest = np.zeros(len(truth)), [], math.inf
@@ -378,6 +451,13 @@ def greedy(said: dict[str, NDArray[np.float32]], truth: NDArray[np.float32]) -> 
         total += said[name]
         picked.append(name)
     return {name: picked.count(name) / len(picked) for name in dict.fromkeys(picked)}
+
+
+def mixed_error(said: dict[str, NDArray[np.float32]], truth: NDArray[np.float32], names: Sequence[str]) -> float:
+    """Squared error of the best mean of some members."""
+    weights = greedy({name: said[name] for name in names}, truth)
+    mixed = sum(weight * said[name].astype(np.float64) for name, weight in weights.items())
+    return float(np.mean((mixed - truth) ** 2))
 
 
 def run_auto(tensor: SparseTensor, **options: Any) -> Auto:

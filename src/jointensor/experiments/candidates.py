@@ -15,7 +15,7 @@ from jointensor.data.sparse import SparseTensor
 from jointensor.data.split import Split
 from jointensor.models.joint import JointModel
 from jointensor.training.ensemble import Part
-from jointensor.training.fit import fit
+from jointensor.training.fit import fit, pick_device
 from jointensor.training.recipe import make_recipe
 
 SHARED, WIDER = 8, 24
@@ -85,6 +85,11 @@ def candidates_for(tensor: SparseTensor) -> list[Candidate]:
     return found
 
 
+def _epochs(entries: int, device: str) -> int:
+    """Most epochs of refinement: cycles of 8, 16 and 32; the last is for small tensors and for GPUs."""
+    return 56 if entries <= MANY or pick_device(device).type == "cuda" else 24
+
+
 def _chain(entries: int) -> dict[str, int]:
     """How long to draw: chains over few entries mix more slowly, and cost little."""
     return {"burn_in": 40, "draws": 60, "thin": 2} if entries <= MANY else {"burn_in": 30, "draws": 50, "thin": 1}
@@ -117,7 +122,7 @@ def fit_candidate(
     elif candidate.kind == "tables":
         part = fit_tables(train, valid)
     else:
-        recipe = make_recipe("default", fall_back=False, **candidate.changes)
+        recipe = make_recipe("default", fall_back=False, refine_epochs=_epochs(len(train), device), **candidate.changes)
         linear = candidate.linear or recipe.linear(candidate.rank[0])
         if candidate.kind == "drawn":
             recipe = make_recipe(recipe, linear_solver="gibbs", restarts=0, **_chain(len(train)))

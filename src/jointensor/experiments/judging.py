@@ -11,7 +11,7 @@ from jointensor.baselines import Baseline
 from jointensor.data.split import Split
 from jointensor.evaluation.evaluate import evaluate_entries
 from jointensor.metrics import measure
-from jointensor.training.calibration import Calibration, calibrate
+from jointensor.training.calibration import Calibration, LeftOut, calibrate
 from jointensor.training.ensemble import Ensemble
 from jointensor.training.predictor import Predictor
 
@@ -52,4 +52,5 @@ def calibrate_on(predictor: Predictor | Ensemble, parts: Split, test: Entries) -
         return None
     indices, values = indices[known], np.asarray(values)[known]
     predicted = predictor.predict(indices)
-    return calibrate(indices, predicted, values - predicted, predictor.unseen(indices), parts.train.shape)
+    left_out = LeftOut(indices, predicted, values - predicted, predictor.unseen(indices))
+    return calibrate(left_out, parts.train.shape)

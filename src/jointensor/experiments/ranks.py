@@ -28,12 +28,12 @@ def run_one(planted: int, seed: int, *, network: bool, size: int = 100, device: 
     width = WIDTH if network else 0
     made = julia_network(3, WIDTH, seed) if network else None
     tensor, _ = make_joint((size,) * 3, (planted, width), made, ratio=RATIO, noise=NOISE, seed=seed)
-    found = select(tensor, CANDIDATES, (width,), folds=1, starts=2, seed=seed, device=device)
+    found = select(tensor, CANDIDATES, (0,), folds=1, starts=3, seed=seed, device=device)
     return {
         "planted": planted,
         "network": network,
         "seed": seed,
-        "chosen": found.chosen[0],
+        "identified": found.identified,
         "rmse": [round(cell.rmse, 5) for cell in found.cells],
         "seconds": round(sum(cell.seconds for cell in found.cells), 1),
     }
@@ -55,7 +55,7 @@ def main() -> None:
                 row = run_one(planted, seed, network=network, device=options.device)
                 sys.stdout.write(json.dumps(row) + "\n")
                 sys.stdout.flush()
-                found.setdefault((planted, network), []).append(row["chosen"] == planted)
+                found.setdefault((planted, network), []).append(row["identified"] == planted)
     for (planted, network), hits in found.items():
         words = "with" if network else "without"
         sys.stdout.write(f"R = {planted} {words} a network: {sum(hits)} of {len(hits)}\n")

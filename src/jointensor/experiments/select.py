@@ -1,8 +1,9 @@
 """``select``: validation error over a grid of multilinear and nonlinear ranks, and the simplest that is good enough.
 
 The multilinear rank can be identified: with too few components a part of the values is missing, with too many
-nothing is gained. The nonlinear one cannot: networks of many widths represent the same function, so F is only
-ever large enough.
+little is gained, and what is gained then is an approximation of the nonlinear part, component by small component. So R
+is where the gains of the multilinear half alone break off. The nonlinear one cannot: networks of many widths represent
+the same function, so F is only ever large enough.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jointensor.atomic import write_json, write_text, write_whole
+from jointensor.baselines import fit_bias
 from jointensor.data.sparse import SparseTensor
 from jointensor.data.split import Split
 from jointensor.errors import ConfigError
@@ -28,8 +31,11 @@ from jointensor.models.joint import JointModel
 from jointensor.training.fit import fit
 from jointensor.training.recipe import make_recipe
 
-NOISE = 1.0
-"""Standard errors within which a simpler model is as good as the best."""
+NOISE, WORTH = 1.0, 0.005
+"""Standard errors, and share of the least squared error, within which a simpler model is as good as the best."""
+
+LITTLE = 0.02
+"""Share of the least squared error below which gains of components do not differ."""
 
 TITLES = ("R", "F", "rmse", "standard_error", "difference", "within", "parameters", "seconds")
 
@@ -57,6 +63,8 @@ class Selection:
     cells: list[Cell]
     chosen: tuple[int, int]
     best: tuple[int, int]
+    identified: int | None = None
+    """The multilinear rank, where R = 1, 2, … were tried without a network."""
 
     def rows(self) -> list[dict[str, Any]]:
         """One row per cell, with the paired difference to the best one and its standard error."""
@@ -64,12 +72,13 @@ class Selection:
         found = []
         for cell in self.cells:
             difference, noise = paired(cell.errors, lowest.errors)
+            within = as_good(cell, lowest)
             found.append(
                 dict(
                     zip(
                         TITLES,
                         (
-                            *cell.rank, cell.rmse, noise, difference, difference <= NOISE * noise,
+                            *cell.rank, cell.rmse, noise, difference, within,
                             cell.parameters, cell.seconds,
                         ),
                         strict=True,
@@ -110,7 +119,10 @@ def select(
     if not grid or not 1 <= folds <= 5 or starts < 1:
         raise ConfigError("select needs at least one R/F besides 0/0, 1 to 5 folds and at least one start")
     places = make_folds(tensor, (), seed)
-    cells = []
+    cells, without = [], []
+    for fold in range(folds):
+        train, valid = (tensor.take(np.flatnonzero(side)) for side in (places != fold, places == fold))
+        without.append((fit_bias(train, valid).predict(valid.indices) - valid.values) ** 2)
     for rank in grid:
         begin = time.monotonic()
         errors, parameters = [], 0
@@ -126,19 +138,44 @@ def select(
             errors.append(best)
         cells.append(Cell(rank, np.concatenate(errors), parameters, time.monotonic() - begin))
         on_cell(cells[-1])
-    return choose(cells)
+    return choose(cells, float(np.mean(np.concatenate(without))))
 
 
-def choose(cells: list[Cell]) -> Selection:
-    """The fewest components within one standard error of the best, by paired differences; R before F."""
+def choose(cells: list[Cell], base: float | None = None) -> Selection:
+    """The fewest components that are as good as the best; and the multilinear rank, if the error of none is known."""
     lowest = min(cells, key=lambda cell: cell.rmse)
-    near = []
-    for cell in cells:
-        difference, noise = paired(cell.errors, lowest.errors)
-        if difference <= NOISE * noise:
-            near.append(cell)
-    chosen = min(near, key=lambda cell: (cell.rank[0], cell.rank[1]))
-    return Selection(cells, chosen.rank, lowest.rank)
+    near = [cell for cell in cells if as_good(cell, lowest)]
+    chosen = min(near, key=lambda cell: (sum(cell.rank), cell.rank[1]))
+    return Selection(cells, chosen.rank, lowest.rank, None if base is None else identify(cells, base))
+
+
+def as_good(cell: Cell, best: Cell) -> bool:
+    """Whether a cell is within one standard error of the best, or so close that it does not matter."""
+    difference, noise = paired(cell.errors, best.errors)
+    return difference <= max(NOISE * noise, WORTH * float(best.errors.mean()))
+
+
+def identify(cells: Sequence[Cell], base: float) -> int | None:
+    """Where the gains of one more component break off.
+
+    That is where the least gain so far is largest, compared with all later ones; so the last R that was tried is never
+    the answer.
+
+    Parameters
+    ----------
+    cells
+        R = 1, 2, … with F = 0 among them; ``None`` is returned otherwise.
+    base
+        Squared error without any component.
+    """
+    alone = {cell.rank[0]: float(cell.errors.mean()) for cell in cells if cell.rank[1] == 0 and cell.rank[0]}
+    if len(alone) < 2 or set(alone) != set(range(1, len(alone) + 1)):
+        return None
+    errors = [base, *(alone[r] for r in sorted(alone))]
+    floor = LITTLE * min(errors)
+    gains = [max(before - after, floor) for before, after in pairwise(errors)]
+    ratios = [min(gains[:k]) / max(gains[k:]) for k in range(1, len(gains))]
+    return int(np.argmax(ratios)) + 1
 
 
 def paired(errors: NDArray[np.float64], others: NDArray[np.float64]) -> tuple[float, float]:
@@ -165,7 +202,8 @@ def write_selection(selection: Selection, out: Path) -> None:
     writer.writeheader()
     writer.writerows(selection.rows())
     write_text(out / "grid.csv", text.getvalue())
-    write_json(out / "selection.json", {"chosen": list(selection.chosen), "best": list(selection.best)})
+    found = {"chosen": selection.chosen, "best": selection.best, "identified_rank": selection.identified}
+    write_json(out / "selection.json", found)
     write_whole(out / "grid.png", lambda draft: draw(selection, draft))
 
 

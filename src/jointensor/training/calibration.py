@@ -11,6 +11,7 @@ prediction) for entries that are missing at random.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,12 @@ MOST = 400_000
 TINY = 1e-3
 """Smallest size of a residual, as a share of the usual one: the logarithm of zero says nothing."""
 
+MANY = 1000
+"""Entries of a group that may be missed unevenly: few would suggest a shape by chance."""
+
+SHORTER = 0.97
+"""An uneven share of what is missed must make intervals at least so much shorter."""
+
 COLD = 1.5
 """How much wider intervals of unseen labels are, where too few such entries were left out to say."""
 
@@ -48,65 +55,98 @@ class Calibration:
     quantiles: NDArray[np.float64]
     """Of residual / scale, evenly spaced from 0 to 1, ``(groups + 1, GRID)``; the last row is for unseen labels."""
     shape: tuple[int, ...]
+    below: NDArray[np.float64]
+    """Share of what is missed that lies below the interval, ``(groups + 1,)``: where values are skewed, or many are the
+    smallest one, not a half."""
 
     def interval(
         self, indices: NDArray[np.integer], centre: NDArray[np.floating], level: float, unseen: NDArray[np.bool_]
     ) -> NDArray[np.float64]:
         """Lower and upper ends, ``(entries, 2)``."""
         group = np.searchsorted(self.edges, centre)
-        size = np.ones(len(centre)) if self.scale is None else np.exp(self._log_scale(indices, group))
+        size = np.ones(len(centre)) if self.scale is None else _sizes(self.scale, indices, group)
         row = np.where(unseen, len(self.quantiles) - 1, group)
-        tail = (1 - level) / 2
         ends = np.empty((len(centre), 2))
         for k in np.unique(row):
             here = row == k
-            for side, at in enumerate((tail, 1 - tail)):
+            low = (1 - level) * self.below[k]
+            for side, at in enumerate((low, low + level)):
                 q = np.interp(at, np.linspace(0, 1, GRID), self.quantiles[k])
                 ends[here, side] = centre[here] + size[here] * q
         return ends
 
-    def _log_scale(self, indices: NDArray[np.integer], group: NDArray[np.integer]) -> NDArray[np.float64]:
-        assert self.scale is not None  # asked for by those who have one
-        return self.scale.predict(np.column_stack([indices, group]))
+
+class LeftOut(NamedTuple):
+    """Entries that did not train what predicted them."""
+
+    indices: NDArray[np.integer]
+    predicted: NDArray[np.floating]
+    residuals: NDArray[np.floating]
+    """Values minus predictions."""
+    unseen: NDArray[np.bool_]
+    """Whether a label was new to what predicted them."""
+
+    def some(self, most: int, seed: int) -> LeftOut:
+        """A random part."""
+        return self.at(np.random.default_rng([seed, 7]).permutation(len(self.residuals))[:most])
+
+    def at(self, places: NDArray[Any]) -> LeftOut:
+        """Those at some places."""
+        return LeftOut(self.indices[places], self.predicted[places], self.residuals[places], self.unseen[places])
 
 
-def calibrate(
-    indices: NDArray[np.integer],
-    predicted: NDArray[np.floating],
-    residuals: NDArray[np.floating],
-    unseen: NDArray[np.bool_],
-    shape: tuple[int, ...],
-    seed: int = 0,
-) -> Calibration:
+def calibrate(left_out: LeftOut, shape: tuple[int, ...], fresh: LeftOut | None = None, seed: int = 0) -> Calibration:
     """Learn scale and quantiles from entries that were left out.
 
     Parameters
     ----------
-    indices, predicted, residuals
-        Entries, what was predicted for them by models that did not see them, and by how much that is wrong.
-    unseen
-        Which of them had a label that those models never saw.
+    left_out
+        Entries predicted by models that did not see them.
     shape
         Size of every mode.
+    fresh
+        Entries that nothing at all was learnt from, predicted by the model that will answer: where there are some,
+        quantiles are theirs. Without them, the scale is learnt on one half of the entries and quantiles on the other,
+        and the other way round.
     seed
-        Of the halves: where the scale is learnt on one, quantiles come from the other.
+        Of the halves.
     """
-    order = np.random.default_rng([seed, 7]).permutation(len(residuals))[:MOST]
-    indices, predicted, residuals, unseen = indices[order], predicted[order], residuals[order], unseen[order]
-    groups = max(1, min(BINS, len(residuals) // LEAST))
-    edges = np.unique(np.quantile(predicted, np.linspace(0, 1, groups + 1)[1:-1])) if groups > 1 else np.zeros(0)
-    group = np.searchsorted(edges, predicted)
-    halves = np.arange(len(residuals)) % 2 == 0
-    logs = _log_sizes(residuals)
-    scaled = np.empty(len(residuals))
-    for half in (halves, ~halves):
-        there = _fit_scale(indices[~half], group[~half], logs[~half], shape, len(edges) + 1, seed)
-        size = np.exp(there.predict(np.column_stack([indices[half], group[half]])))
-        scaled[half] = residuals[half] / size
-    scale = _fit_scale(indices, group, logs, shape, len(edges) + 1, seed)
-    if _mean_width(scaled, group) >= _mean_width_plain(residuals, scaled, group):
-        scale, scaled = None, residuals  # type: ignore[assignment]
-    return Calibration(edges, scale, _quantiles(scaled, group, unseen, len(edges) + 1), tuple(shape))
+    left_out = left_out.some(MOST, seed)
+    base = left_out if fresh is None else fresh
+    groups = max(1, min(BINS, len(base.residuals) // LEAST))
+    edges = np.unique(np.quantile(base.predicted, np.linspace(0, 1, groups + 1)[1:-1])) if groups > 1 else np.zeros(0)
+    scale = _fit_scale(left_out, edges, shape, seed)
+    group = np.searchsorted(edges, base.predicted)
+    if fresh is None:
+        size = np.empty(len(group))
+        halves = np.arange(len(group)) % 2 == 0
+        for half in (halves, ~halves):
+            other = _fit_scale(left_out.at(~half), edges, shape, seed)
+            size[half] = _sizes(other, left_out.indices[half], group[half])
+    else:
+        size = _sizes(scale, fresh.indices, group)
+    pays = _mean_width(base.residuals / size, group, size) < _mean_width(base.residuals, group, np.ones_like(size))
+    scaled = base.residuals / size if pays else base.residuals
+    quantiles = _quantiles(scaled, group, base.unseen, len(edges) + 1)
+    many = [*np.bincount(group, minlength=len(edges) + 1), int(base.unseen.sum())]
+    below = np.array([_below(row) if count >= MANY else 0.5 for row, count in zip(quantiles, many, strict=True)])
+    return Calibration(edges, scale if pays else None, quantiles, tuple(shape), below)
+
+
+def _below(quantiles: NDArray[np.float64]) -> float:
+    """How to share what is missed between both sides, so that 90 % intervals are short; evenly, if that is as good."""
+    at = np.linspace(0, 1, GRID)
+
+    def width(share: float) -> float:
+        low, high = np.interp([0.1 * share, 0.1 * share + 0.9], at, quantiles)
+        return float(high - low)
+
+    best = min(np.linspace(0, 1, 11), key=width)
+    return float(best) if width(best) < SHORTER * width(0.5) else 0.5
+
+
+def _sizes(scale: Tables, indices: NDArray[np.integer], group: NDArray[np.integer]) -> NDArray[np.float64]:
+    return np.exp(scale.predict(np.column_stack([indices, group])))
 
 
 def _log_sizes(residuals: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -114,39 +154,24 @@ def _log_sizes(residuals: NDArray[np.floating]) -> NDArray[np.float64]:
     return np.log(np.maximum(size, TINY * max(float(np.median(size)), 1e-12)))
 
 
-def _fit_scale(
-    indices: NDArray[np.integer],
-    group: NDArray[np.integer],
-    logs: NDArray[np.float64],
-    shape: tuple[int, ...],
-    groups: int,
-    seed: int,
-) -> Tables:
+def _fit_scale(left_out: LeftOut, edges: NDArray[np.float64], shape: tuple[int, ...], seed: int) -> Tables:
     """Additive biases of log sizes, by label and by group of predicted values."""
-    sizes = [*shape, groups]
-    table = SparseTensor(np.column_stack([indices, group]), logs.astype(np.float32), sizes)
+    group = np.searchsorted(edges, left_out.predicted)
+    logs = _log_sizes(left_out.residuals)
+    table = SparseTensor(np.column_stack([left_out.indices, group]), logs, [*shape, len(edges) + 1])
     order = np.random.default_rng([seed, 8]).permutation(len(logs))
     held = len(logs) // 5
     return fit_bias(table.take(order[held:]), table.take(order[:held]))
 
 
-def _mean_width(scaled: NDArray[np.floating], group: NDArray[np.integer]) -> float:
-    """How far apart the quantiles are, in units of the scale's mean size; see :func:`_mean_width_plain`."""
-    widths = [np.quantile(scaled[group == k], 0.95) - np.quantile(scaled[group == k], 0.05) for k in np.unique(group)]
-    return float(np.mean(widths))
-
-
-def _mean_width_plain(
-    residuals: NDArray[np.floating], scaled: NDArray[np.floating], group: NDArray[np.integer]
-) -> float:
-    """The same width without a scale, per mean size of it."""
-    size = np.divide(residuals, scaled, out=np.ones_like(scaled), where=scaled != 0)
-    widths = [
-        (np.quantile(residuals[group == k], 0.95) - np.quantile(residuals[group == k], 0.05))
-        / max(float(np.mean(size[group == k])), 1e-30)
-        for k in np.unique(group)
-    ]
-    return float(np.mean(widths))
+def _mean_width(scaled: NDArray[np.floating], group: NDArray[np.integer], size: NDArray[np.float64]) -> float:
+    """Mean width of 90 % intervals."""
+    widths = np.zeros(len(scaled))
+    for k in np.unique(group):
+        here = group == k
+        low, high = np.quantile(scaled[here], [0.05, 0.95])
+        widths[here] = (high - low) * size[here]
+    return float(widths.mean())
 
 
 def _quantiles(

@@ -155,13 +155,14 @@ def _unpack_local(config: Config, numbers: Numbers, _: object) -> Local:
 def _pack_calibration(calibration: Calibration) -> tuple[Config, Numbers]:
     scale, numbers = (None, {}) if calibration.scale is None else _pack(calibration.scale)
     numbers = {f"scale.{name}": value for name, value in numbers.items()}
-    numbers |= {"edges": torch.as_tensor(calibration.edges), "quantiles": torch.as_tensor(calibration.quantiles)}
+    numbers |= {name: torch.as_tensor(getattr(calibration, name)) for name in ("edges", "quantiles", "below")}
     return {"kind": "calibration", "scale": scale, "shape": list(calibration.shape)}, numbers
 
 
 def _unpack_calibration(config: Config, numbers: Numbers, _: object) -> Calibration:
     scale = None if config["scale"] is None else _unpack(config["scale"], _below(numbers, "scale."))
-    return Calibration(numbers["edges"].numpy(), scale, numbers["quantiles"].numpy(), tuple(config["shape"]))
+    edges, quantiles, below = (numbers[name].numpy() for name in ("edges", "quantiles", "below"))
+    return Calibration(edges, scale, quantiles, tuple(config["shape"]), below)
 
 
 def _pack_ensemble(ensemble: Ensemble) -> tuple[Config, Numbers]:
