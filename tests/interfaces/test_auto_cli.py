@@ -160,16 +160,22 @@ def test_a_search_can_be_evaluated_and_completed(cli, searched, source, tmp_path
     assert pl.read_csv(tmp_path / "top.csv").height == 3
 
 
-def test_components_of_a_search_are_shown_where_there_are_some(cli, searched):
-    out, _ = searched
+def test_components_of_a_search_are_shown_where_there_are_some(cli, few, source, tmp_path):
+    out = tmp_path / "run"
+    assert cli("fit", source, *MODES, "--rank", "auto", "--budget", "60", "--out", out)[0] == 0
     code, stdout, err = cli("components", out, "--json", "--no-picture")
-    model = load_run(out).predictor.model
-    if model is None or not model.linear_factors:
-        assert code in (0, 1, 2)
-        assert "component" in (stdout + err) or json.loads(stdout) == []
-    else:
-        assert code == 0, err
-        assert len(json.loads(stdout)) == model.linear_factors[0].shape[1]
+    assert code == 0, err
+    assert len(json.loads(stdout)) == 2
+
+
+def test_a_search_without_components_says_so(cli, source, tmp_path, monkeypatch):
+    monkeypatch.setattr(auto, "candidates_for", lambda _: [Candidate("bias", "bias", 0, core=True)])
+    out = tmp_path / "run"
+    assert cli("fit", source, *MODES, "--rank", "auto", "--budget", "60", "--out", out)[0] == 0
+    assert load_run(out).predictor.model is None
+    code, stdout, err = cli("components", out)
+    assert code in (0, 1, 2)
+    assert "no multilinear components" in " ".join((stdout + err).split())
 
 
 def test_unseen_labels_are_answered_and_flagged(cli, searched, tmp_path):
@@ -327,10 +333,13 @@ def test_help_names_what_is_new(cli):
     assert "--linear-ranks" in cli("select", "--help")[1]
 
 
-def test_quick_is_still_a_recipe(cli, source, tmp_path):
-    """A network and memory together."""
+def test_a_network_may_have_a_memory(cli, source, tmp_path):
+    out = tmp_path / "run"
     code, _, err = cli(
-        "fit", source, *MODES, "--rank", "2/3", "--linear", "mean+bias+cp:2+local:day", *QUICK, "--out", tmp_path / "r"
+        "fit", source, *MODES, "--rank", "2/3", "--linear", "mean+bias+cp:2+local:day", *QUICK, "--out", out
     )
     assert code == 0, err
-    assert load_run(tmp_path / "r").metrics["returned"]["model"] in ("joint", "bias")
+    run = load_run(out)
+    assert run.metrics["returned"]["model"] == "joint"
+    assert [type(part) for part in run.predictor.memory] == [Local]
+    assert run.predictor.calibration is not None

@@ -204,7 +204,7 @@ def test_intervals_go_on_after_new_labels(planted):
     assert inside > 0.6  # about a new label less is known than about those that calibrated
 
 
-def test_arrays_and_lists_with_mixed_types_find_their_labels(planted):
+def test_arrays_and_lists_with_mixed_types_find_their_labels():
     """3, 3.0 and "3" are one label, known or new."""
     cells = np.argwhere(np.ones((6, 5)))
     y = (cells[:, 0] + 1.0) * (cells[:, 1] - 2)
@@ -235,8 +235,6 @@ def test_other_columns_are_refused(planted):
     before = completer.predict(known[0])
     with pytest.raises(ValueError, match="feature"):
         completer.partial_fit(fresh[0][["user", "film"]], fresh[1])
-    with pytest.raises(ValueError, match="feature"):
-        completer.partial_fit(fresh[0].to_numpy()[:, :2], fresh[1])
     with pytest.raises(ValueError, match="feature names"):
         completer.partial_fit(fresh[0][["film", "user", "day"]], fresh[1])
     with pytest.raises(ValueError, match="inconsistent"):
@@ -249,6 +247,16 @@ def test_other_columns_are_refused(planted):
         completer.partial_fit(fresh[0], np.full(len(fresh[1]), np.nan))
     assert completer.modes_[0].size == 14  # refused means untouched
     np.testing.assert_array_equal(completer.predict(known[0]), before)
+
+
+def test_arrays_of_another_width_are_refused():
+    cells = np.argwhere(np.ones((4, 3)))
+    completer = small(rank=(1, 0)).fit(cells, np.arange(12.0))
+    for columns in (cells[:, :1], np.column_stack([cells, cells[:, 0]])):
+        with pytest.raises(ValueError, match="features"):
+            completer.partial_fit(columns, np.arange(12.0))
+        with pytest.raises(ValueError, match="features"):
+            completer.predict(columns)
 
 
 def test_nothing_is_predicted_before_a_fit(planted):

@@ -78,6 +78,13 @@ def candidates_for(tensor: SparseTensor) -> list[Candidate]:
             Candidate(shared + "+implicit", "drawn", 4, linear=shared + both, effort=5.0),
             Candidate(wide + "+implicit", "drawn", 12, linear=wide + both, after=shared + "+implicit", effort=12.0),
         ]
+    smooth = "".join(
+        f"+{'cyclic' if mode.order == 'cyclic' else 'smooth'}:{n}"
+        for n, mode in enumerate(tensor.modes)
+        if mode.order != "none"
+    )
+    if smooth:
+        found.append(Candidate(shared + "+smooth", "drawn", 4, linear=shared + smooth, effort=2.5))
     found.append(Candidate(wide, "drawn", 11, linear=wide, after=shared, effort=4.0))
     # the paper's grid, and either half alone
     found += [Candidate(f"julia:{r}/{f}", "joint", 7, (r, f)) for r, f in ((10, 10), (16, 4), (0, 20), (20, 0))]

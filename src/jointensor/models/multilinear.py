@@ -12,6 +12,8 @@ block               value of an entry                                           
 ``tables``          one number per observed combination of two or more modes            –
 ``tables:A/B``      the same for some modes only                                        –
 ``local:A``         residuals of the nearest entries along an ordered mode              –
+``smooth:A``        no block: rows of neighbouring labels of mode A are alike           –
+``cyclic:A``        the same for a mode that begins again after its last label          –
 ``tucker:K``        Σ_k W(k_1, …, k_N) Π_n A_n(i_n, k_n)                                a baseline
 ==================  ==================================================================  ==================
 
@@ -38,11 +40,16 @@ from jointensor.models.tucker import Tucker
 from jointensor.registry import nearest
 
 BLOCKS = (
-    "mean", "bias", "cp:R", "pairs:K", "fm:K", "implicit:A/B", "tables", "tables:A/B", "local:A", "tucker:K",
+    "mean", "bias", "cp:R", "pairs:K", "fm:K", "implicit:A/B", "tables", "tables:A/B", "local:A", "smooth:A",
+    "cyclic:A", "tucker:K",
 )  # fmt: skip
 """How blocks are written."""
 
-BARE, RANKED, PLACED = ("mean", "bias", "tables"), ("cp", "pairs", "fm"), ("implicit", "tables", "local")
+BARE, RANKED, PLACED = (
+    ("mean", "bias", "tables"),
+    ("cp", "pairs", "fm"),
+    ("implicit", "tables", "local", "smooth", "cyclic"),
+)
 """Blocks without an argument, with one rank, and with modes."""
 
 
@@ -104,6 +111,13 @@ class Multilinear(nn.Module):
     def __init__(self, shape: Sequence[int], spec: str) -> None:
         super().__init__()
         self.spec = spec
+        pieces = parse_blocks(spec)
+        self.smooth = {
+            modes[0]: name.startswith("cyclic")
+            for name, modes in pieces.items()
+            if name.startswith(("smooth", "cyclic"))
+        }
+        """Modes whose neighbouring rows are alike, and whether they begin again after the last."""
         self.blocks = nn.ModuleDict(_make_blocks(shape, spec))
         self.draws = Draws()
 
@@ -247,7 +261,7 @@ def _ranks(piece: str, name: str, text: str | None) -> tuple[int, ...]:
     if not fits or not all(rank.isdecimal() and int(rank) > 0 for rank in ranks):
         raise ConfigError(
             f"'{piece}': write mean, bias, cp:R with R at least 1, pairs:K, fm:K, implicit:A/B, tables, tables:A/B, "
-            "local:A, tucker:K, or tucker:K1xK2x… with a rank per mode"
+            "local:A, smooth:A, cyclic:A, tucker:K, or tucker:K1xK2x… with a rank per mode"
         )
     return tuple(map(int, ranks))
 
@@ -257,7 +271,9 @@ def _modes(piece: str, text: str, find: Callable[[str], int] | None) -> tuple[in
     if find is None and not all(name.isdecimal() for name in names):
         raise ConfigError(f"'{piece}': modes are given by position here, such as tables:0/2")
     places = tuple(int(name) if find is None else find(name) for name in names)
-    wanted = {"local": (1, 1), "implicit": (2, 2)}.get(piece.partition(":")[0], (1, 99))
+    wanted = {"local": (1, 1), "smooth": (1, 1), "cyclic": (1, 1), "implicit": (2, 2)}.get(
+        piece.partition(":")[0], (1, 99)
+    )
     if len(set(places)) != len(places) or not wanted[0] <= len(places) <= wanted[1]:
         raise ConfigError(f"'{piece}': write local:A, implicit:A/B or tables:A/B/…, different modes joined by /")
     return places

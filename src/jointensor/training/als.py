@@ -84,6 +84,7 @@ class Als:
         self.indices, self.spread, self.solver, self.systems = indices, spread, solver, systems
         self.ridge, self.pull = 0.0, 0.0
         """Of blocks over several modes (λ) and of blocks over one (κ)."""
+        self.smooth = g.smooth
         self.views: dict[tuple[tuple[int, ...], int], ModeView] = {}
         for block in self.blocks.values():
             self._sort(block)
@@ -159,29 +160,55 @@ class Als:
         counts = view.counts.to(table.dtype)
         if weights is not None:
             counts = torch.zeros_like(counts).index_add_(0, column, weights)
-        table[:, 0] = self._numbers(name, sums, counts)
+        for rows in self._turns(block, 0, table):
+            table[rows, 0] = self._numbers(name, sums, counts, table)[rows]
         if isinstance(block, Combinations):
             table[-1] = 0.0  # no training entry looks there
         return table[:, 0].index_select(0, column)
 
-    def _numbers(self, name: str, sums: Tensor, counts: Tensor) -> Tensor:
+    def _numbers(self, name: str, sums: Tensor, counts: Tensor, table: Tensor) -> Tensor:
         """The number of every row, given sum and count of what is wanted, ``(I,)`` each."""
+        near = self._near(self.blocks[name], 0, table)
+        if near is not None:
+            return (sums + self.pull * near[:, 0]) / (counts + self.pull).clamp_min(1e-30)
         return torch.where(counts > 0, sums / (counts + self.pull).clamp_min(1e-30), 0.0)
+
+    def _turns(self, block: Block, k: int, table: Tensor) -> list[slice]:
+        """Rows that are solved at once: all, or every other one where neighbours lean on each other."""
+        smooth = (
+            block.modes and not isinstance(block, Combinations) and block.modes[k] in self.smooth and len(table) > 2
+        )
+        return [slice(0, None, 2), slice(1, None, 2)] if smooth else [slice(None)]
+
+    def _near(self, block: Block, k: int, table: Tensor) -> Tensor | None:
+        """Mean of the two neighbours of every row, ``(I, R)``; ``None`` where they need not be alike."""
+        if len(self._turns(block, k, table)) == 1:
+            return None
+        before, after = table.roll(1, 0), table.roll(-1, 0)
+        if not self.smooth[block.modes[k]]:
+            before[0], after[-1] = table[1], table[-2]
+        return (before + after) / 2
 
     def _solve_product(self, name: str, block: Product, wanted: Tensor, weights: Tensor | None) -> Tensor:
         tables, values = block.tables, wanted
         for k, table in enumerate(tables):
             view = self.views[along(block), k]
-            pull = self._pull(name, k, table, view)
-            others = [other for m, other in enumerate(tables) if m != k]
-            if pull.scale is not None:
-                others[0] = others[0] * pull.scale
-            last = k == len(tables) - 1
-            values = self.solver(
-                view, others, self._aim(wanted), weights, pull.ridge, table, prior=pull.prior, evaluate=last
-            )
-            if pull.scale is not None:
-                table.mul_(pull.scale)
+            turns = self._turns(block, k, table)
+            for rows in turns:
+                pull = self._pull(name, k, table, view)
+                others = [other for m, other in enumerate(tables) if m != k]
+                if pull.scale is not None:
+                    others[0] = others[0] * pull.scale
+                solved = table if len(turns) == 1 else table.clone()
+                last = k == len(tables) - 1 and len(turns) == 1
+                values = self.solver(
+                    view, others, self._aim(wanted), weights, pull.ridge, solved, prior=pull.prior, evaluate=last
+                )
+                if pull.scale is not None:
+                    solved.mul_(pull.scale)
+                table[rows] = solved[rows]
+        if len(turns) > 1:  # the last rows were solved in two turns
+            values = evaluate_in_batches(block, self.indices, BATCH)
         rebalance(tables)
         return values
 
@@ -190,15 +217,20 @@ class Als:
         values = self.values[name]
         for k, table in enumerate(block.tables):
             view = self.views[along(block), k]
-            pull = self._pull(name, k, table, view)
-            scale = torch.ones_like(table[0]) if pull.scale is None else pull.scale
-            others = [other.detach() * scale for m, other in enumerate(block.whole_tables()) if m != k]
-            prior = -table / scale if pull.prior is None else pull.prior - table / scale
-            change = torch.zeros_like(table)
-            values = values + self.solver(
-                view, others, self._aim(wanted - values), weights, pull.ridge, change, prior=prior, sums=True
-            )
-            table.add_(change * scale)
+            turns = self._turns(block, k, table)
+            for rows in turns:
+                pull = self._pull(name, k, table, view)
+                scale = torch.ones_like(table[0]) if pull.scale is None else pull.scale
+                others = [other.detach() * scale for m, other in enumerate(block.whole_tables()) if m != k]
+                prior = -table / scale if pull.prior is None else pull.prior - table / scale
+                change = torch.zeros_like(table)
+                more = self.solver(
+                    view, others, self._aim(wanted - values), weights, pull.ridge, change, prior=prior, sums=True
+                )
+                if len(turns) > 1:
+                    more = more * (self.indices[:, k] % 2 == rows.start)
+                values = values + more
+                table[rows] += (change * scale)[rows]
         for k in range(len(block.company)):
             values = values + self._solve_company(name, block, k, wanted - values, weights)
         return values
@@ -228,8 +260,12 @@ class Als:
         block = self.blocks[name]
         power = 2 if block.sums else len(block.tables)  # vectors of a factorisation machine are multiplied in pairs
         unit = self.spread ** (2 - 2 / power)  # rows of k modes have the k-th root of the values' scale
-        counts = view.counts.to(table.dtype)  # (I,)
-        return Pull(unit * self.ridge * counts)
+        ridge = unit * self.ridge * view.counts.to(table.dtype)  # (I,)
+        near = self._near(block, k, table)
+        if near is None:
+            return Pull(ridge)
+        stiff = ridge.mean()  # neighbours weigh as much as the usual ridge
+        return Pull(ridge + stiff, near * (stiff / (ridge + stiff))[:, None])
 
     def _pull_company(self, name: str, k: int, one: Company, view: ModeView) -> tuple[Tensor, Tensor]:
         """The same for a table of implicit labels: ridge ``(R,)``, and what it draws to, ``(I_b, R)``."""

@@ -35,6 +35,8 @@ class Level:
 
     mean: Tensor
     precision: Tensor
+    stiffness: Tensor | None = None
+    """Precision of the difference to a neighbour, where neighbours are alike."""
 
 
 class Gibbs(Als):
@@ -91,20 +93,40 @@ class Gibbs(Als):
         precision = precision.clamp(LEAST / unit, MOST / unit)
         if not centred:
             mean = rows.sum(dim=0) / count + torch.randn_like(mean) * (precision * count).rsqrt()
-        self.levels[name, k] = Level(mean, precision)
+        self.levels[name, k] = Level(mean, precision, self._draw_stiffness(name, k, unit))
+
+    def _draw_stiffness(self, name: str, k: int, unit: float) -> Tensor | None:
+        """Precision of the differences between neighbouring rows."""
+        block = self.blocks[name]
+        if k >= len(block.tables) or len(self._turns(block, k, block.tables[k])) == 1:
+            return None
+        steps = block.tables[k].diff(dim=0).square().sum(dim=0)
+        count = torch.full_like(steps, SHAPE + (len(block.tables[k]) - 1) / 2)
+        return _gamma(count, RATE * unit + steps / 2).clamp(LEAST / unit, MOST / unit)
+
+    def _drawn_to(self, name: str, k: int, table: Tensor) -> tuple[Tensor, Tensor]:
+        """What rows are drawn to, and how precisely: their mean, and their neighbours where these are alike."""
+        level, near = self.levels[name, k], self._near(self.blocks[name], k, table)
+        if near is None or level.stiffness is None:
+            return level.mean, level.precision
+        precision = level.precision + 2 * level.stiffness
+        return (level.precision * level.mean + 2 * level.stiffness * near) / precision, precision
 
     def _aim(self, wanted: Tensor) -> Tensor:
         return wanted + torch.randn_like(wanted) * self.noise**0.5
 
     def _pull(self, name: str, k: int, table: Tensor, view: ModeView) -> Pull:
-        level = self.levels[name, k]
-        ones, root = torch.ones_like(table[:, 0]), level.precision.sqrt()
-        return Pull(ones * self.noise, level.mean * root + torch.randn_like(table), 1 / root)
+        mean, precision = self._drawn_to(name, k, table)
+        ones, root = torch.ones_like(table[:, 0]), precision.sqrt()
+        return Pull(ones * self.noise, mean * root + torch.randn_like(table), 1 / root)
 
-    def _numbers(self, name: str, sums: Tensor, counts: Tensor) -> Tensor:
-        level = self.levels[name, 0]
-        precision = counts / self.noise + level.precision
-        return sums / self.noise / precision + torch.randn_like(sums) * precision.rsqrt()
+    def _numbers(self, name: str, sums: Tensor, counts: Tensor, table: Tensor) -> Tensor:
+        mean, drawn = self._drawn_to(name, 0, table)
+        if self.levels[name, 0].stiffness is None:
+            mean = torch.zeros_like(mean)  # numbers lie around zero
+        precision = counts / self.noise + drawn
+        centre = (sums / self.noise + drawn * mean.squeeze(-1)) / precision
+        return centre + torch.randn_like(sums) * precision.rsqrt()
 
     def _pull_company(self, name: str, k: int, one: Company, view: ModeView) -> tuple[Tensor, Tensor]:
         del view  # precisions are learnt, not counted
