@@ -10,7 +10,7 @@ import pytest
 from jointensor.data.synthetic import make_joint
 from jointensor.errors import ConfigError
 from jointensor.experiments import ranks
-from jointensor.experiments.select import TITLES, Cell, Selection, choose, paired, select, write_selection
+from jointensor.experiments.select import LITTLE, TITLES, WORTH, Cell, choose, identify, paired, select, write_selection
 
 
 def cell(rank, errors):
@@ -59,11 +59,18 @@ def test_the_simplest_within_one_standard_error_of_the_best_is_chosen():
     assert choose([inside, *others]).best == choose([outside, *others]).best == (3, 0)
 
 
+def test_what_is_nearly_as_good_is_good_enough():
+    """Without any spread of the differences, a share of the least error decides."""
+    best = np.ones(100)
+    for share, chosen in ((0.9 * WORTH, (1, 0)), (1.1 * WORTH, (3, 0))):
+        assert choose([cell((1, 0), best + share), cell((3, 0), best)]).chosen == chosen
+
+
 def test_a_larger_model_that_is_no_better_is_not_chosen():
     even = np.ones(10)
-    cells = [cell((4, 0), even), cell((2, 8), even), cell((2, 4), even), cell((8, 0), even)]
-    assert choose(cells).chosen == (2, 4)  # fewer of R before fewer of F
-    assert choose(cells[::-1]).chosen == (2, 4)
+    cells = [cell((8, 0), even), cell((4, 0), even), cell((2, 2), even), cell((1, 8), even)]
+    assert choose(cells).chosen == (4, 0)  # fewest components, and of those the least nonlinear
+    assert choose(cells[::-1]).chosen == (4, 0)
 
 
 def test_a_single_cell_is_chosen():
@@ -82,10 +89,53 @@ def test_rows_say_which_cells_are_within():
         own = errors[row["R"], row["F"]]
         assert row["rmse"] == pytest.approx(math.sqrt(own.mean()))
         assert row["difference"] == pytest.approx(np.mean(own - errors[found.best]))
-        assert row["within"] == (row["difference"] <= row["standard_error"])
+        assert row["within"] == (row["difference"] <= max(row["standard_error"], WORTH * errors[found.best].mean()))
     within = [(row["R"], row["F"]) for row in rows if row["within"]]
     assert found.best in within
-    assert found.chosen == min(within)
+    assert sum(found.chosen) == min(map(sum, within))
+
+
+def alone(*errors):
+    """R = 1, 2, … with these squared errors."""
+    return [cell((r, 0), np.full(20, error)) for r, error in enumerate(errors, start=1)]
+
+
+@pytest.mark.parametrize(
+    ("errors", "expected"),
+    [
+        ((5.0, 1.0, 1.0, 1.0), 2),
+        ((9.9, 1.0, 0.99, 1.02), 2),  # a first component that gains little alone
+        ((4.0, 2.0, 1.0, 0.95, 0.9, 0.86), 3),  # small ones that follow
+        ((1.0, 1.0, 1.0), 1),
+        ((9.0, 6.0, 1.0, 1.001), 3),
+    ],
+)
+def test_the_rank_is_where_gains_break_off(errors, expected):
+    cells = alone(*errors)
+    assert identify(cells, 10.0) == expected
+    assert identify(cells[::-1], 10.0) == expected
+    assert identify([cell((r, 4), np.zeros(20)) for r in range(3)] + cells, 10.0) == expected  # networks do not count
+    assert choose(cells, 10.0).identified == expected
+    assert choose(cells).identified is None
+
+
+def test_the_rank_does_not_depend_on_the_scale():
+    for scale in (1e-6, 1e6):
+        assert identify(alone(*(scale * error for error in (4.0, 2.0, 1.0, 0.95, 0.94))), 10.0 * scale) == 3
+
+
+def test_gains_that_are_too_little_do_not_differ():
+    """Steps of the size of chance: the ratio between two of them says nothing."""
+    least = LITTLE / 2
+    assert identify(alone(2.0, 1.0 + 3 * least, 1.0 + 2 * least, 1.0 + 1.999 * least, 1.0), 10.0) == 2
+
+
+def test_without_every_rank_nothing_is_identified():
+    cells = alone(5.0, 1.0, 1.0, 1.0)
+    assert identify(cells[:1], 10.0) is None
+    assert identify([cells[0], cells[1], cells[3]], 10.0) is None
+    assert identify(cells[1:], 10.0) is None
+    assert identify([cell((1, 4), np.ones(3)), cell((2, 4), np.ones(3))], 10.0) is None
 
 
 # --- planted ranks
@@ -93,6 +143,7 @@ def test_rows_say_which_cells_are_within():
 
 def test_the_planted_rank_is_chosen(selection, planted):
     assert selection.chosen == (2, 0)
+    assert selection.identified == 2
     assert [one.rank for one in selection.cells] == [(1, 0), (2, 0), (3, 0)]  # 0/0 is nothing
     by_rank = {one.rank: one for one in selection.cells}
     # what is left at the planted rank is the noise alone
@@ -133,7 +184,7 @@ def test_grids_without_a_meaning_are_refused(planted, grid):
 
 def test_the_experiment_on_ranks_plants_what_it_says():
     row = ranks.run_one(2, 0, network=False, size=30, device="cpu")
-    assert row["planted"] == row["chosen"] == 2
+    assert row["planted"] == row["identified"] == 2
     assert len(row["rmse"]) == len(ranks.CANDIDATES)
     assert np.argmin(np.diff(row["rmse"])) == 0  # the second component takes away most
 
@@ -148,6 +199,7 @@ def test_files_agree_with_the_selection(selection, tmp_path):
     assert json.loads((out / "selection.json").read_text()) == {
         "chosen": list(selection.chosen),
         "best": list(selection.best),
+        "identified_rank": selection.identified,
     }
     with (out / "grid.csv").open() as file:
         read = list(csv.DictReader(file))

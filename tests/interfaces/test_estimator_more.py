@@ -84,7 +84,7 @@ def test_a_search_finds_what_was_planted(searched, planted):
 
 
 def test_a_search_survives_being_pickled(searched, planted):
-    copy = pickle.loads(pickle.dumps(searched))
+    copy = pickle.loads(pickle.dumps(searched))  # noqa: S301 - our own
     np.testing.assert_array_equal(copy.predict(planted[2]), searched.predict(planted[2]))
 
 

@@ -17,6 +17,11 @@ from torch import Tensor, nn
 from jointensor.models.factors import Factors, multiply_modes
 
 
+SHARED = 0.1
+"""Share of entries that must not be alone in their combination of labels for a table to be worth having: numbers of single
+entries are noise, and what else there is would be fitted to what they leave."""
+
+
 class Product(nn.Module):
     """Σ_r Π_{n ∈ modes} A_n(i_n, r).
 
@@ -175,7 +180,9 @@ class Combinations(nn.Module):
 
     def see(self, indices: Tensor) -> None:
         """Find the combinations of the training entries, ``(entries, modes)``."""
-        self.keys = torch.unique(self._keys_of(indices))
+        keys, counts = torch.unique(self._keys_of(indices), return_counts=True)
+        shared = int(counts[counts > 1].sum())  # entries that are not alone in their combination
+        self.keys = keys if shared >= SHARED * len(indices) else keys[:0]
         self.effects = nn.Parameter(self.effects.new_zeros(len(self.keys) + 1, 1))
 
     def columns(self, indices: Tensor) -> Tensor:

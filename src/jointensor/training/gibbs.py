@@ -22,7 +22,7 @@ from jointensor.training.als import Als, Pull, along
 SHAPE, RATE = 1.0, 0.1
 """Of the gamma distributions that precisions come from, in units of the values' spread: two rows' worth."""
 
-WIDE = 4.0
+WIDE = 16.0
 """Precision with which biases and tables start, in the same units."""
 
 LEAST, MOST = 1e-4, 1e8

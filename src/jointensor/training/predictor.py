@@ -22,8 +22,9 @@ CHUNK = 1 << 18
 class Predictor:
     """A joint model and the additive-bias predictor that stands in for it on unseen labels.
 
-    The factor rows of a label without training entries are whatever they started as, so an entry
-    with such a label is answered by the bias predictor, to which the unseen label adds nothing.
+    The factor rows of a label without training entries are whatever they started as, so an entry with such a label is
+    answered by the bias predictor, to which the unseen label adds nothing; unless rows were drawn, which gives a label
+    without entries the rows that labels have on average.
     """
 
     model: JointModel
@@ -50,12 +51,25 @@ class Predictor:
         device = next(self.model.parameters()).device
         for start in range(0, len(indices), CHUNK):
             chunk = indices[start : start + CHUNK]
-            cold = self.unseen(chunk) if self.returned == "joint" else np.ones(len(chunk), dtype=np.bool_)
+            cold = self._not_for_the_model(chunk)
             part = answer[start : start + CHUNK]
             part[cold] = self.fallback.predict(chunk[cold])
             warm = torch.as_tensor(np.ascontiguousarray(chunk[~cold]), device=device)
             part[~cold] = evaluate_in_batches(self.model, warm, 1 << 15).cpu().numpy()
         return answer
+
+    def _not_for_the_model(self, indices: NDArray[np.integer]) -> NDArray[np.bool_]:
+        """Entries that the bias predictor answers.
+
+        Rows that are drawn are drawn for labels without entries too, from what the others are like: such a model only
+        cannot answer for labels that it has no row for.
+        """
+        if self.returned != "joint":
+            return np.ones(len(indices), dtype=np.bool_)
+        g = self.model.multilinear
+        if self.model.nonlinear is None and g is not None and len(g.draws):
+            return np.any((indices < 0) | (indices >= np.array(self.model.shape)), axis=1)
+        return self.unseen(indices)
 
     def interval(self, indices: NDArray[np.integer], level: float) -> NDArray[np.float32]:
         """Lower and upper ends that hold a share ``level`` of such entries, ``(entries, 2)``."""
