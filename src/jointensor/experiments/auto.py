@@ -114,6 +114,7 @@ class Search:
         if len(tensor) < 2 * FOLDS:
             raise ConfigError(f"--rank auto needs at least {2 * FOLDS} entries to learn from, there are {len(tensor)}")
         kept, self.fresh = hold_out(tensor, groups, seed)
+        self.groups, self.places = groups, np.flatnonzero(~held_out(tensor, groups, seed))
         self.tensor, self.seed, self.on_note, self.store = kept, seed, on_note, store
         self.offered = candidates_for(kept)
         self.how: dict[str, Any] = {"seed": seed, "device": device, "engine": engine}
@@ -137,6 +138,7 @@ class Search:
             self.interrupted = True
             self.on_note("interrupted: going on with what there is")
         if not any(trial.predicted for trial in self.trials.values()):
+            self.trials.pop("bias", None)  # begun, perhaps, and interrupted
             self._fit(Trial(Candidate("bias", "bias", 0)), 0)
         return self._finish()
 
@@ -322,12 +324,14 @@ class Search:
         where = np.concatenate([np.flatnonzero(self.folds == fold) for fold in folds])
         entries = self.tensor.take(where)
         mixed = sum(weight * said[name].astype(np.float64) for name, weight in weights.items())
-        memory = fit_memory(entries, truth - mixed, self.folds[where])
+        # along any other mode the neighbours of an entry are of its own group: new groups have none
+        along = [n for n in self.groups if entries.modes[n].order != "none"] if self.groups else None
+        memory = fit_memory(entries, truth - mixed, self.folds[where], along=along)
         predicted = self._clip(truth - memory.left)
         fallback = fit_bias(self.tensor, self.tensor.take(np.zeros(0, dtype=np.int64)))
         low, high = float(self.tensor.values.min()), float(self.tensor.values.max())
-        answers = np.full(len(self.tensor), np.nan, dtype=np.float32)
-        answers[where] = predicted
+        answers = np.full(len(self.tensor) + len(self.fresh), np.nan, dtype=np.float32)
+        answers[self.places[where]] = predicted
         predictor = Ensemble(members, memory.parts, fallback, low, high)
         left_out = LeftOut(entries.indices, predicted, truth - predicted, self._cold(entries, self.folds[where]))
         predictor = replace(
@@ -388,8 +392,9 @@ class Search:
         ]
         simplest = min(near, key=lambda name: self.trials[name].candidate.simplicity)
         mix = sum(weight * said[name].astype(np.float64) for name, weight in weights.items())
-        known = np.isfinite(answers)
-        final = float(np.sqrt(np.mean((answers[known] - self.tensor.values[known]) ** 2)))
+        said_at = answers[self.places]
+        known = np.isfinite(said_at)
+        final = float(np.sqrt(np.mean((said_at[known] - self.tensor.values[known]) ** 2)))
         figures = {"single": rmse[best], "mix": float(np.sqrt(np.mean((mix - truth) ** 2))), "all": final}
         parts = ", ".join(f"{weight:.0%} {name}" for name, weight in weights.items())
         kept = [name for name, gain in memory if any(True for _ in predictor.memory) and gain >= 0.002]
@@ -428,28 +433,37 @@ def make_folds(tensor: SparseTensor, groups: tuple[int, ...], seed: int) -> NDAr
 
 def hold_out(tensor: SparseTensor, groups: tuple[int, ...], seed: int) -> tuple[SparseTensor, SparseTensor]:
     """Entries to learn from, and, where there are many, a few that only calibrate intervals."""
-    share = min(HELD, MOST_HELD / max(len(tensor), 1)) if len(tensor) >= HOLD_FROM else 0.0
-    generator = np.random.default_rng([seed, 9])
-    if not groups:
-        away = generator.random(len(tensor)) < share
-    else:
-        keys = cell_keys(tensor.indices[:, groups], [tensor.shape[n] for n in groups])
-        names, member = np.unique(keys, return_inverse=True)
-        away = (generator.random(len(names)) < share)[member]
+    away = held_out(tensor, groups, seed)
     return tensor.take(np.flatnonzero(~away)), tensor.take(np.flatnonzero(away))
 
 
+def held_out(tensor: SparseTensor, groups: tuple[int, ...], seed: int) -> NDArray[np.bool_]:
+    """Which entries only calibrate intervals."""
+    share = min(HELD, MOST_HELD / max(len(tensor), 1)) if len(tensor) >= HOLD_FROM else 0.0
+    generator = np.random.default_rng([seed, 9])
+    if not groups:
+        return generator.random(len(tensor)) < share
+    keys = cell_keys(tensor.indices[:, groups], [tensor.shape[n] for n in groups])
+    names, member = np.unique(keys, return_inverse=True)
+    found: NDArray[np.bool_] = (generator.random(len(names)) < share)[member]
+    return found
+
+
 def greedy(said: dict[str, NDArray[np.float32]], truth: NDArray[np.float32]) -> dict[str, float]:
-    """Weights of a mean: members are added one at a time, with replacement, while that predicts better."""
-    total, picked, lowest = np.zeros(len(truth)), [], math.inf
+    """Weights of a mean: members are added one at a time, with replacement; those that predict best are kept.
+
+    A good member has to be there several times before a little of another one helps, so a step that gains nothing
+    does not end it.
+    """
+    total, picked, kept, lowest = np.zeros(len(truth)), [], 0, math.inf
     for step in range(1, STEPS + 1):
         errors = {name: float(np.mean(((total + one) / step - truth) ** 2)) for name, one in said.items()}
         name = min(errors, key=lambda one: errors[one])
-        if errors[name] > lowest * (1 - GAIN / step):
-            break
-        lowest = errors[name]
         total += said[name]
         picked.append(name)
+        if errors[name] < lowest * (1 - GAIN / step):
+            lowest, kept = errors[name], step
+    picked = picked[: max(kept, 1)]
     return {name: picked.count(name) / len(picked) for name in dict.fromkeys(picked)}
 
 

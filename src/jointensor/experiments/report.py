@@ -46,7 +46,7 @@ def figure_rows(metrics: dict[str, Any]) -> list[dict[str, Any]]:
     if not known:
         return []
     best = min((f["rmse"] for f in known.values() if f["rmse"] is not None), default=None)
-    mean = known["mean"]["rmse"]
+    mean = known.get("mean", {}).get("rmse")  # a search without test entries has figures of its own alone
     return [
         {
             "model": name,

@@ -159,7 +159,7 @@ def identify(cells: Sequence[Cell], base: float) -> int | None:
     """Where the gains of one more component break off.
 
     That is where the least gain so far is largest, compared with all later ones; so the last R that was tried is never
-    the answer.
+    the answer, nor the one before where there are many.
 
     Parameters
     ----------
@@ -174,7 +174,8 @@ def identify(cells: Sequence[Cell], base: float) -> int | None:
     errors = [base, *(alone[r] for r in sorted(alone))]
     floor = LITTLE * min(errors)
     gains = [max(before - after, floor) for before, after in pairwise(errors)]
-    ratios = [min(gains[:k]) / max(gains[k:]) for k in range(1, len(gains))]
+    last = len(gains) - (1 if len(gains) < 5 else 2)  # a single gain may be small by chance
+    ratios = [min(gains[:k]) / max(gains[k:]) for k in range(1, last + 1)]
     return int(np.argmax(ratios)) + 1
 
 

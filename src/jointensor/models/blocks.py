@@ -16,10 +16,9 @@ from torch import Tensor, nn
 
 from jointensor.models.factors import Factors, multiply_modes
 
-
 SHARED = 0.1
-"""Share of entries that must not be alone in their combination of labels for a table to be worth having: numbers of single
-entries are noise, and what else there is would be fitted to what they leave."""
+"""Share of entries that must not be alone in their combination of labels for a table to be worth having: numbers of
+single entries are noise, and what else there is would be fitted to what they leave."""
 
 
 class Product(nn.Module):

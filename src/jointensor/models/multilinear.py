@@ -168,6 +168,13 @@ class Multilinear(nn.Module):
                 block.see(indices)
 
     @torch.no_grad()
+    def forget_tables(self) -> None:
+        """Set the numbers of observed combinations to zero."""
+        for block in self.blocks.values():
+            if isinstance(block, Combinations):
+                block.effects.zero_()
+
+    @torch.no_grad()
     def become(self, level: float) -> bool:
         """Become a constant; returns whether the blocks can: without ``mean`` they can be zero only."""
         for name, block in self.blocks.items():

@@ -25,7 +25,7 @@ SHAPE, RATE = 1.0, 0.1
 WIDE = 16.0
 """Precision with which biases and tables start, in the same units."""
 
-LEAST, MOST = 1e-4, 1e8
+LEAST, MOST, LOUD = 0.1, 1e8, 1e-4
 """Bounds of precisions, in the same units."""
 
 
@@ -74,7 +74,7 @@ class Gibbs(Als):
         squares = float((left.square() if weights is None else weights * left.square()).sum())
         rate = RATE * self.spread**2 + squares / 2
         drawn = _gamma(torch.tensor(SHAPE + len(left) / 2), torch.tensor(rate))
-        self.noise = 1 / min(max(float(drawn), LEAST / self.spread**2), MOST / self.spread**2)
+        self.noise = 1 / min(max(float(drawn), LOUD / self.spread**2), MOST / self.spread**2)
 
     def _draw_level(self, name: str, k: int, rows: Tensor) -> None:
         """μ and λ of a table given its rows, ``(seen rows, R)``; biases and tables of numbers lie around zero."""

@@ -40,7 +40,10 @@ def train(trainer: Trainer) -> None:
             warm_start(trainer, exact)
             alternate(trainer, exact)
         elif exact is not None:
-            draw(trainer) if trainer.recipe.linear_solver == "gibbs" else solve(trainer, exact)
+            if trainer.recipe.linear_solver != "gibbs":
+                solve(trainer, exact)
+                return
+            draw_alone(trainer, exact)
             return
         else:
             guess_components(trainer)
@@ -57,6 +60,33 @@ def solve(trainer: Trainer, exact: Exact) -> None:
         if rule.report(solve_turn(trainer, exact, Fixed(), round_)):
             trainer.converged = True
             break
+
+
+def draw_alone(trainer: Trainer, exact: Exact) -> None:
+    """A model that is multilinear only, drawn from its random start.
+
+    Components may end as spikes where no entry is. Where the draws are worse than what least squares finds, they are
+    drawn once more from there, and the better ones are kept.
+    """
+    g = trainer.model.multilinear
+    assert g is not None  # there is something to draw
+    if g.cp is None:
+        draw(trainer)
+        return
+    start = trainer.state()
+    solved = solve_warm_start(trainer, exact, Fixed())
+    g.forget_tables()  # they have learnt by heart what is to be drawn
+    other = trainer.state()
+    trainer.model.load_state_dict(start)
+    draw(trainer)
+    first, figure = trainer.best_state, trainer.figure_of(trainer.model.score)
+    if figure <= solved or first is None:
+        return
+    trainer.best_state = other
+    draw(trainer)
+    if trainer.figure_of(trainer.model.score) > figure:
+        trainer.best_state = first
+        trainer.model.load_state_dict(first)
 
 
 def draw(trainer: Trainer) -> None:

@@ -179,7 +179,7 @@ def _learn(model: JointModel, indices: Tensor, values: Tensor, starts: Sequence[
 
 
 def _solve(g: Multilinear, indices: Tensor, targets: Tensor, starts: Sequence[int]) -> None:
-    """New rows of every block, one block and one mode after the other; with draws, in each of them."""
+    """New rows of every block, one block and one mode after the other; with draws, in each of them; then tables."""
     for _ in range(2):  # blocks lean on each other
         for name, block in g.blocks.items():
             if not isinstance(block, Product | SharedPairs) or block.factors is None:
@@ -188,6 +188,14 @@ def _solve(g: Multilinear, indices: Tensor, targets: Tensor, starts: Sequence[in
                 continue
             left = targets - g.eval()(indices) + block(indices)
             _solve_block(block, block.factors.stacked.detach(), indices, left, starts)
+    _solve_draws(g, indices, targets, starts)
+    for _ in range(2):
+        for block in g.blocks.values():
+            if isinstance(block, Combinations):
+                _tabulate(block, indices, targets - g.eval()(indices), float(g.draws.noise), starts)
+
+
+def _solve_draws(g: Multilinear, indices: Tensor, targets: Tensor, starts: Sequence[int]) -> None:
     for name in g.draws.names():
         block = g.blocks[name]
         assert isinstance(block, Product | SharedPairs)  # all that there are draws of
@@ -195,13 +203,33 @@ def _solve(g: Multilinear, indices: Tensor, targets: Tensor, starts: Sequence[in
         buffers = dict(g.draws.named_buffers())
         stored = buffers[f"{name}/whole" if block.sums else f"{name}/factors/stacked"]  # (draws, rows, R)
         single = block.factors.stacked.detach()
-        left = targets - g.eval()(indices)
         kept = single.clone()
+        left = targets - g.eval()(indices)  # and what the block says itself, in the mean over its draws
         for one in stored:
             single.copy_(one)
-            _solve_block(block, single, indices, left + block(indices), starts)
+            left += block(indices) / len(stored)
+        for one in stored:
+            single.copy_(one)
+            _solve_block(block, single, indices, left, starts)
             one.copy_(single)
         single.copy_(kept)
+
+
+def _tabulate(block: Combinations, indices: Tensor, left: Tensor, noise: float, starts: Sequence[int]) -> None:
+    """Numbers for combinations with a new label: means of what is left, shrunk as the known ones are."""
+    mine = torch.stack([indices[:, n] >= starts[n] for n in block.modes]).any(dim=0)
+    known = block.effects.detach()[:-1, 0]
+    size = float(known.square().mean()) if len(known) else 0.0
+    if not mine.any() or not size:
+        return
+    wanted = left[mine] + block(indices[mine]).detach()
+    keys, rows = torch.unique(block._keys_of(indices[mine]), return_inverse=True)
+    sums = wanted.new_zeros(len(keys)).index_add(0, rows, wanted)
+    effects = sums / (torch.bincount(rows, minlength=len(keys)) + noise / size)
+    old = ~torch.isin(block.keys, keys)
+    every, order = torch.cat([block.keys[old], keys]).sort()
+    block.keys = every
+    block.effects = nn.Parameter(torch.cat([torch.cat([known[old], effects])[order], known.new_zeros(1)])[:, None])
 
 
 def _solve_block(
