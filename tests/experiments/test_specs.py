@@ -299,7 +299,7 @@ def test_nothing_to_fit_is_refused():
 
 
 def test_an_unknown_block_is_refused_as_soon_as_it_is_read():
-    expected = "'julia:2/3,linear=pc:2': there is no multilinear block 'pc'; known are bias, cp:R, fm:K"
+    expected = "'julia:2/3,linear=pc:2': there is no multilinear block 'pc'; known are bias, cp:R, cyclic:A, fm:K"
     with pytest.raises(ConfigError, match=re.escape(expected)):
         parse_model("julia:2/3,linear=pc:2")
 

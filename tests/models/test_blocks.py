@@ -119,7 +119,7 @@ def test_without_any_entries_seen_implicit_labels_add_nothing():
 def test_combinations_are_a_dictionary_that_knows_zero_for_all_others(modes):
     block = Combinations(SHAPE, modes)
     entries = some_cells(SHAPE, 12)
-    block.see(entries)
+    block.see(entries.repeat(2, 1))  # none is alone
     random_numbers(block)
     known = sorted({tuple(cell[n] for n in modes) for cell in entries.tolist()})
     assert len(block.keys) == len(known)
@@ -129,13 +129,23 @@ def test_combinations_are_a_dictionary_that_knows_zero_for_all_others(modes):
     assert len(modes) == 1 or 0.0 in expected
 
 
+def test_a_table_of_single_entries_is_left_empty():
+    """Its numbers would be the entries' noise; one entry in ten that is not alone is enough."""
+    alone = all_cells((20, 1, 1))
+    block = Combinations((20, 1, 1), (0, 1))
+    block.see(alone)
+    assert not len(block.keys)
+    block.see(torch.cat([alone, alone[:2]]))  # four of 22
+    assert len(block.keys) == 20
+
+
 def test_a_table_that_has_seen_nothing_is_zero():
     assert not Combinations(SHAPE, (0, 1))(all_cells(SHAPE)).any()
 
 
 def test_the_row_of_unseen_combinations_learns_nothing():
     block = Combinations(SHAPE, (0, 1))
-    block.see(torch.tensor([[0, 0, 0], [1, 2, 0]]))
+    block.see(torch.tensor([[0, 0, 0], [0, 0, 1], [1, 2, 0]]))
     block(all_cells(SHAPE)).sum().backward()
     assert block.effects.grad[:, 0].tolist() == [3.0, 3.0, 0.0]  # mode 2 has three labels
 
@@ -158,7 +168,7 @@ def test_large_labels_do_not_get_mixed_up():
     sizes = (2**31, 2**30)
     block = Combinations(sizes, (0, 1))
     cells = torch.tensor([[2**31 - 1, 2**30 - 1], [2**31 - 1, 0], [0, 2**30 - 1], [0, 0]])
-    block.see(cells[:3])
+    block.see(cells[:3].repeat(2, 1))
     random_numbers(block)
     found = block(cells)
     assert len(set(found.tolist())) == 4
