@@ -37,9 +37,6 @@ TINY = 1e-3
 MANY = 1000
 """Entries of a group that may be missed unevenly: few would suggest a shape by chance."""
 
-SHORTER = 0.97
-"""An uneven share of what is missed must make intervals at least so much shorter."""
-
 COLD = 1.5
 """How much wider intervals of unseen labels are, where too few such entries were left out to say."""
 
@@ -134,15 +131,16 @@ def calibrate(left_out: LeftOut, shape: tuple[int, ...], fresh: LeftOut | None =
 
 
 def _below(quantiles: NDArray[np.float64]) -> float:
-    """How to share what is missed between both sides, so that 90 % intervals are short; evenly, if that is as good."""
+    """Share of what is missed that lies below: half, or nothing where the smallest residual is a whole tail of them.
+
+    Shares that make intervals shortest were tried: where values are few, they end at the edge of one of them, and held
+    87 % of new entries, not 90.
+    """
     at = np.linspace(0, 1, GRID)
-
-    def width(share: float) -> float:
-        low, high = np.interp([0.1 * share, 0.1 * share + 0.9], at, quantiles)
-        return float(high - low)
-
-    best = min(np.linspace(0, 1, 11), key=width)
-    return float(best) if width(best) < SHORTER * width(0.5) else 0.5
+    ends = np.interp([0.0, 0.05, 0.95, 1.0], at, quantiles)
+    if ends[0] == ends[1] and ends[2] != ends[3]:
+        return 0.0
+    return 1.0 if ends[2] == ends[3] and ends[0] != ends[1] else 0.5
 
 
 def _sizes(scale: Tables, indices: NDArray[np.integer], group: NDArray[np.integer]) -> NDArray[np.float64]:
