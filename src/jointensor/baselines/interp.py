@@ -39,7 +39,7 @@ class Interpolation:
         along = np.argsort(coordinates, kind="stable")
         ranks = np.empty_like(along)
         ranks[along] = np.arange(len(along))
-        keys = _fiber_keys(train.indices, train.shape, mode, ranks)
+        keys = fiber_keys(train.indices, train.shape, mode, ranks)
         order = np.argsort(keys)
         return cls(mode, train.shape, coordinates[along], ranks, keys[order], train.values[order], fallback)
 
@@ -47,7 +47,7 @@ class Interpolation:
         """Interpolated values, held constant beyond a fiber's ends."""
         size = self.shape[self.mode]
         known = np.all(indices >= 0, axis=1)
-        keys = _fiber_keys(np.where(known[:, None], indices, 0), self.shape, self.mode, self.ranks)
+        keys = fiber_keys(np.where(known[:, None], indices, 0), self.shape, self.mode, self.ranks)
         right = np.searchsorted(self.keys, keys)
         left = right - 1
         has_right = known & (right < len(self.keys))
@@ -91,7 +91,7 @@ def modes_to_interpolate(tensor: SparseTensor) -> list[int]:
     return [n for n, mode in enumerate(tensor.modes) if mode.order != "none" and math.prod(tensor.shape) < MAX_CELLS]
 
 
-def _fiber_keys(
+def fiber_keys(
     indices: NDArray[np.integer], shape: tuple[int, ...], mode: int, ranks: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Cell numbers in which equal ``key // size`` means the same fiber, ascending along the mode."""

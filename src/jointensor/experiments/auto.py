@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jointensor.baselines import Tables, fit_bias
+from jointensor.baselines import fit_bias
 from jointensor.data.sparse import SparseTensor, cell_keys
 from jointensor.errors import ConfigError
 from jointensor.experiments.candidates import Candidate, Fitted, candidates_for, fit_candidate, refit_candidate
 from jointensor.training.calibration import LeftOut, calibrate
 from jointensor.training.ensemble import Ensemble, Member
-from jointensor.training.memory import fit_memory
+from jointensor.training.memory import WORTH, fit_memory
 from jointensor.training.predictor import Predictor
 from jointensor.training.weights import load_predictor, save_predictor
 
@@ -397,7 +397,7 @@ class Search:
         final = float(np.sqrt(np.mean((said_at[known] - self.tensor.values[known]) ** 2)))
         figures = {"single": rmse[best], "mix": float(np.sqrt(np.mean((mix - truth) ** 2))), "all": final}
         parts = ", ".join(f"{weight:.0%} {name}" for name, weight in weights.items())
-        kept = [name for name, gain in memory if any(True for _ in predictor.memory) and gain >= 0.002]
+        kept = [name for name, gain in memory if gain >= WORTH]
         reason = (
             f"on {len(truth):,} entries that were left out, {best} alone has an RMSE of {rmse[best]:.4g}, "
             f"the mix ({parts}) {figures['mix']:.4g}"
@@ -477,6 +477,3 @@ def mixed_error(said: dict[str, NDArray[np.float32]], truth: NDArray[np.float32]
 def run_auto(tensor: SparseTensor, **options: Any) -> Auto:
     """Choose, fit and explain; see :class:`Search` for the options."""
     return Search(tensor, **options).run()
-
-
-__all__ = ["Auto", "Search", "Tables", "greedy", "make_folds", "run_auto"]

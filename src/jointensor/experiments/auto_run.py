@@ -91,13 +91,7 @@ def _auto_circumstances(config: RunConfig, found: Auto, learnt: SparseTensor, be
         "world_size": 1,
         "entries_per_rank": [len(learnt)],
         "seed": config.seed,
-        "split": {
-            "rule": config.split,
-            "test_file": config.test_file,
-            "seed": config.split_seed,
-            "test": config.test,
-            "valid": config.valid,
-        },
+        "split": config.split_record(),
         "shape": list(learnt.shape),
         "entries": {"train": len(learnt), "valid": 0, "all": len(learnt)},
     }

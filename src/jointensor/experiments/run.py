@@ -59,6 +59,16 @@ class RunConfig:
     device: str = "auto"
     budget: float | None = None
 
+    def split_record(self) -> dict[str, Any]:
+        """What ``metrics.json`` says of the split."""
+        return {
+            "rule": self.split,
+            "test_file": self.test_file,
+            "seed": self.split_seed,
+            "test": self.test,
+            "valid": self.valid,
+        }
+
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> RunConfig:
         """The inverse of ``asdict``."""
@@ -275,13 +285,7 @@ def _circumstances(config: RunConfig, fitted: Fit, tensor: SparseTensor, parts: 
         "world_size": 1,
         "entries_per_rank": [len(parts.train)],
         "seed": config.seed,
-        "split": {
-            "rule": config.split,
-            "test_file": config.test_file,
-            "seed": config.split_seed,
-            "test": config.test,
-            "valid": config.valid,
-        },
+        "split": config.split_record(),
         "shape": list(tensor.shape),
         "entries": {"train": len(parts.train), "valid": len(parts.valid), "all": len(tensor)},
     }

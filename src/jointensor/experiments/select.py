@@ -220,6 +220,7 @@ def draw(selection: Selection, path: Path) -> None:
     panel.axvline(selection.chosen[0], color="0.6", linestyle="--", linewidth=1)
     panel.annotate(f"R/F = {selection.chosen[0]}/{selection.chosen[1]}", (selection.chosen[0], 1.0), (4, -12),
                    xycoords=("data", "axes fraction"), textcoords="offset points", fontsize=9)  # fmt: skip
+    panel.set_xticks(sorted({cell.rank[0] for cell in selection.cells}))
     panel.set_xlabel("multilinear components R")
     panel.set_ylabel("RMSE of entries that were left out")
     panel.legend(frameon=False)

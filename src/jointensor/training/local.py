@@ -19,8 +19,8 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
+from jointensor.baselines.interp import fiber_keys
 from jointensor.data.modes import Mode
-from jointensor.data.sparse import cell_keys
 
 SIDE = 4
 """Neighbours that are asked on each side."""
@@ -80,7 +80,7 @@ class Local:
         step = float(np.median(gaps[gaps > 0])) if (gaps > 0).any() else 1.0
         coordinates = (raw[order] - raw[order][0]) / step
         period = float(coordinates[-1] + 1) if along.order == "cyclic" else 0.0
-        keys = _fiber_keys(indices, tuple(shape), mode, ranks)
+        keys = fiber_keys(indices, tuple(shape), mode, ranks)
         sort = np.argsort(keys)
         return cls(mode, tuple(shape), coordinates, ranks, keys[sort], residuals[sort].astype(np.float32), period)
 
@@ -102,12 +102,12 @@ class Local:
     def predict(self, indices: NDArray[np.integer]) -> NDArray[np.float64]:
         """What neighbours say of entries; zero where there are none."""
         known = np.all((indices >= 0) & (indices < np.array(self.shape)), axis=1)
-        keys = _fiber_keys(np.where(known[:, None], indices, 0), self.shape, self.mode, self.ranks)
+        keys = fiber_keys(np.where(known[:, None], indices, 0), self.shape, self.mode, self.ranks)
         return np.where(known, self._ask(keys, itself=False), 0.0)
 
     def left_out(self, indices: NDArray[np.integer]) -> NDArray[np.float64]:
         """What neighbours say of entries that are among them, each without itself."""
-        return self._ask(_fiber_keys(indices, self.shape, self.mode, self.ranks), itself=True)
+        return self._ask(fiber_keys(indices, self.shape, self.mode, self.ranks), itself=True)
 
     def n_parameters(self) -> int:
         """All residuals, and three numbers."""
@@ -170,12 +170,3 @@ class Local:
 def numbered(shape: tuple[int, ...]) -> bool:
     """Whether the cells of a tensor can be numbered, so that fibers can be found."""
     return math.prod(shape) < 2**62
-
-
-def _fiber_keys(
-    indices: NDArray[np.integer], shape: tuple[int, ...], mode: int, ranks: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Cell numbers in which equal ``key // size`` means the same fiber, ascending along the mode."""
-    others = [n for n in range(len(shape)) if n != mode]
-    cells = np.column_stack([indices[:, others], ranks[indices[:, mode]]])
-    return cell_keys(cells, [shape[n] for n in [*others, mode]])

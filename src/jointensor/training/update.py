@@ -93,7 +93,6 @@ def _larger(old: JointModel, shape: Sequence[int]) -> JointModel:
     for name, value in model.state_dict().items():
         given = before[name].cpu()
         after[name] = given if given.shape == value.shape else value
-    state = dict(before)
     for name, module in model.named_modules():
         if isinstance(module, Factors):
             known = old.get_submodule(name)
@@ -105,7 +104,6 @@ def _larger(old: JointModel, shape: Sequence[int]) -> JointModel:
                     for table, size in zip(known.tables, module.sizes, strict=True)
                 ]
             )
-            state.pop(f"{name}.stacked")
     if model.multilinear is not None and old.multilinear is not None:
         _grow_special(model.multilinear, old.multilinear, after)
     model.load_state_dict(after)
