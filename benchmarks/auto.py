@@ -4,8 +4,8 @@
     python benchmarks/auto.py --table --out benchmarks/results/auto
 
 Every model sees the same entries and is judged on the same test entries. Rivals with settings choose them on the
-validation entries and are then fitted to training and validation entries together, as `auto` is. One JSON file per
-tensor, split seed and model: a run that was cut off goes on where it stopped.
+validation entries of the first split and are fitted to training and validation entries together, as `auto` is. One
+JSON file per tensor, split seed and model: a run that was cut off goes on where it stopped.
 
     mean bias tables interp     jointensor's baselines (fitted to the training entries, shrunk by validation)
     cp:20 … julia:4/16          models of the paper by the recipe `default` (--specs takes others)
@@ -73,8 +73,13 @@ def by_spec(text, parts, options):
     return judged(found.predict(parts.test.indices), parts.test)
 
 
-def models(parts, options):
-    """Names, and what computes their figures."""
+def by_rival(rival, parts, known):
+    predicted, choice = rival(parts, known)
+    return judged(predicted, parts.test) | {"choice": choice}
+
+
+def models(parts, options, earlier):
+    """Names, and what computes their figures; ``earlier``: what a rival chose on an earlier split."""
     yield "auto", lambda: by_auto(parts, options)
     baselines = {}
 
@@ -89,16 +94,24 @@ def models(parts, options):
     for text in options.specs:
         yield text, lambda text=text: by_spec(text, parts, options)
     for name, rival in RIVALS.items():
-        yield name, lambda rival=rival: judged(rival(parts), parts.test)
+        yield name, lambda name=name, rival=rival: by_rival(rival, parts, earlier(name))
 
 
 def run(options):
     tensor = read_tensor(str(options.source)).tensor
+    rule = "" if options.split == "standard" else "." + options.split.replace(":", "-").replace(",", "-")
+
+    def place(seed, name):
+        return options.out / f"{options.source.stem}{rule}.{seed}.{name.replace('/', '-').replace(':', '-')}.json"
+
+    def earlier(name):
+        first = place(0, name)
+        return json.loads(first.read_text()).get("choice") if first.exists() else None
+
     for seed in range(options.first_split, options.first_split + options.split_seeds):
         parts = split(tensor, rule=options.split, seed=seed)
-        for name, compute in models(parts, options):
-            rule = "" if options.split == "standard" else "." + options.split.replace(":", "-").replace(",", "-")
-            path = options.out / f"{options.source.stem}{rule}.{seed}.{name.replace('/', '-').replace(':', '-')}.json"
+        for name, compute in models(parts, options, earlier):
+            path = place(seed, name)
             if path.exists() or (options.only and name not in options.only):
                 continue
             begin = time.perf_counter()

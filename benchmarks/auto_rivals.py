@@ -1,15 +1,31 @@
-"""Packages that people use for the same tables, tuned on the validation entries and fitted again to all of them."""
+"""Packages that people use for the same tables, tuned on the validation entries and fitted again to all of them.
+
+A rival is given the parts of a split and what was chosen on an earlier split of the same tensor, if there was one; it
+returns its predictions of the test entries and its choice.
+"""
+
+import os
 
 import numpy as np
 
 from jointensor.data.sparse import join
 
 
+THREADS = int(os.environ.get("OMP_NUM_THREADS", "2"))
+
+
 def rmse(predicted, truth):
     return float(np.sqrt(np.mean((predicted - truth) ** 2)))
 
 
-def myfm(parts, ranks=(8, 16), samples=100, most=400_000):
+def chosen(choices, error, known):
+    """What has the least error, where it is not known yet and there is anything to choose."""
+    if known is not None:
+        return tuple(known) if isinstance(known, list) else known
+    return choices[0] if len(choices) == 1 else min(choices, key=error)
+
+
+def myfm(parts, known, ranks=(8, 16), samples=100, most=400_000):
     """Bayesian factorisation machine over one-hot labels; on two largest modes also who was seen with whom."""
     import myfm as package
     from scipy import sparse
@@ -46,12 +62,14 @@ def myfm(parts, ranks=(8, 16), samples=100, most=400_000):
 
     implicit = (False, True) if len(parts.train) <= most else (False,)
     choices = [(rank, one) for rank in ranks for one in implicit]
-    best = min(choices, key=lambda one: rmse(predict(parts.train, parts.valid, *one), parts.valid.values))
-    return predict(join(parts.train, parts.valid), parts.test, *best)
+    best = chosen(
+        choices, lambda one: rmse(predict(parts.train, parts.valid, *one), parts.valid.values), known
+    )  # fmt: skip
+    return predict(join(parts.train, parts.valid), parts.test, *best), best
 
 
 def surprise_model(name):
-    def rival(parts, factors=(20, 50)):
+    def rival(parts, known, factors=(20, 50)):
         import surprise
 
         first, second = sorted(np.argsort(parts.train.shape)[-2:].tolist())
@@ -66,8 +84,8 @@ def surprise_model(name):
             pairs = asked.indices[:, [first, second]]
             return np.array([model.predict(int(u), int(i)).est for u, i in pairs])
 
-        best = min(factors, key=lambda one: rmse(predict(parts.train, parts.valid, one), parts.valid.values))
-        return predict(join(parts.train, parts.valid), parts.test, best)
+        best = chosen(factors, lambda one: rmse(predict(parts.train, parts.valid, one), parts.valid.values), known)
+        return predict(join(parts.train, parts.valid), parts.test, best), best
 
     return rival
 
@@ -80,7 +98,7 @@ def _frame(tensor, first, second):
     )
 
 
-def lightgbm(parts, leaves=(31, 127), rounds=2000):
+def lightgbm(parts, known, leaves=(31, 127), rounds=2000):
     """Boosted trees on labels and pairs of labels encoded by out-of-fold means, with their counts."""
     import lightgbm as package
 
@@ -111,17 +129,24 @@ def lightgbm(parts, leaves=(31, 127), rounds=2000):
         return np.column_stack(columns)
 
     def trained(train, count, size, stop=None):
-        given = {"objective": "regression", "learning_rate": 0.05, "num_leaves": size, "verbose": -1, "num_threads": 2}
+        given = {
+            "objective": "regression",
+            "learning_rate": 0.05,
+            "num_leaves": size,
+            "verbose": -1,
+            "num_threads": THREADS,
+        }
         data = package.Dataset(features(train, train, own=True), train.values)
         if stop is None:
             return package.train(given, data, count)
         check = package.Dataset(features(train, stop, own=False), stop.values)
         return package.train(given, data, count, [check], callbacks=[package.early_stopping(50, verbose=False)])
 
-    fits = [(size, trained(parts.train, rounds, size, parts.valid)) for size in leaves]
-    size, best = min(fits, key=lambda one: one[1].best_score["valid_0"]["l2"])
+    fits = {size: trained(parts.train, rounds, size, parts.valid) for size in ([known] if known else leaves)}
+    size = chosen(list(fits), lambda one: fits[one].best_score["valid_0"]["l2"], known)
     everything = join(parts.train, parts.valid)
-    return trained(everything, best.best_iteration, size).predict(features(everything, parts.test, own=False))
+    model = trained(everything, fits[size].best_iteration, size)
+    return model.predict(features(everything, parts.test, own=False)), size
 
 
 def _key(indices, modes, shape):

@@ -13,8 +13,11 @@ from jointensor.data.sparse import SparseTensor
 from jointensor.data.synthetic import make_joint
 from jointensor.errors import ConfigError
 from jointensor.experiments import auto
-from jointensor.experiments.auto import FOLDS, STEPS, Search, greedy, hold_out, make_folds, mixed_error, run_auto
+from jointensor.experiments import folds as parting
+from jointensor.experiments.auto import Search, run_auto
 from jointensor.experiments.candidates import Candidate, candidates_for
+from jointensor.experiments.folds import FOLDS, held_out, make_folds
+from jointensor.experiments.mixing import STEPS, greedy, mixed_error
 from jointensor.training.local import Local
 
 BIAS = Candidate("bias", "bias", 0, core=True)
@@ -173,26 +176,21 @@ def test_entries_of_a_group_share_their_fold(planted):
 
 
 def test_nothing_is_held_out_of_small_tensors(planted):
-    kept, held = hold_out(planted[0], (), 0)
-    assert len(held) == 0
-    assert np.array_equal(kept.indices, planted[0].indices)
+    assert not held_out(planted[0], (), 0).any()
 
 
 def test_a_share_of_large_tensors_is_held_out_and_groups_stay_together(planted, monkeypatch):
     tensor = planted[0]
-    monkeypatch.setattr(auto, "HOLD_FROM", 1000)
-    monkeypatch.setattr(auto, "HELD", 0.25)
-    kept, held = hold_out(tensor, (), 0)
-    cells = [tuple(row) for part in (kept, held) for row in part.indices.tolist()]
-    assert sorted(cells) == sorted(map(tuple, tensor.indices.tolist()))
-    assert abs(len(held) - 600) < 4 * math.sqrt(2400 * 0.25 * 0.75)
-    kept, held = hold_out(tensor, (0, 1), 0)
-    assert len(held) > 0
-    assert not {tuple(row) for row in kept.indices[:, :2].tolist()} & {
-        tuple(row) for row in held.indices[:, :2].tolist()
+    monkeypatch.setattr(parting, "HOLD_FROM", 1000)
+    monkeypatch.setattr(parting, "HELD", 0.25)
+    assert abs(held_out(tensor, (), 0).sum() - 600) < 4 * math.sqrt(2400 * 0.25 * 0.75)
+    away = held_out(tensor, (0, 1), 0)
+    assert away.any()
+    assert not {tuple(row) for row in tensor.indices[~away, :2].tolist()} & {
+        tuple(row) for row in tensor.indices[away, :2].tolist()
     }
-    monkeypatch.setattr(auto, "MOST_HELD", 48)
-    assert len(hold_out(tensor, (), 0)[1]) < 48 + 4 * math.sqrt(48)
+    monkeypatch.setattr(parting, "MOST_HELD", 48)
+    assert held_out(tensor, (), 0).sum() < 48 + 4 * math.sqrt(48)
 
 
 def test_cold_entries_are_those_with_a_label_of_their_fold_alone():
@@ -214,7 +212,7 @@ def test_candidates_have_names_of_their_own(shape):
     offered = candidates_for(tensor)
     assert len({one.slug for one in offered}) == len({one.name for one in offered}) == len(offered)
     assert all(one.after is None or one.after in {other.name for other in offered} for one in offered)
-    assert {one.kind for one in offered if one.core} == {"bias", "tables", "drawn", "joint"}
+    assert {one.kind for one in offered if one.core} == {"bias", "tables", "trees", "drawn", "joint"}
 
 
 # --- the search
@@ -485,17 +483,15 @@ def test_with_groups_neighbours_of_the_same_group_do_not_count(offer):
 
 
 def test_entries_that_are_held_out_calibrate_and_have_no_answer(offer, planted, monkeypatch):
-    monkeypatch.setattr(auto, "HOLD_FROM", 1000)
-    monkeypatch.setattr(auto, "HELD", 0.2)
+    monkeypatch.setattr(parting, "HOLD_FROM", 1000)
+    monkeypatch.setattr(parting, "HELD", 0.2)
     offer(BIAS, COMPONENTS)
     learnt, others = planted
     result = run_auto(learnt, budget=LONG, device="cpu")
     assert len(result.predicted) == len(learnt)
-    _, held = hold_out(learnt, (), 0)
     known = np.isfinite(result.predicted)
-    away = {tuple(row) for row in held.indices.tolist()}
-    assert {tuple(row) for row in learnt.indices[~known].tolist()} == away
+    assert np.array_equal(known, ~held_out(learnt, (), 0))
     assert result.figures["all"] == pytest.approx(rmse(result.predicted[known], learnt.values[known]))
     ends = result.predictor.interval(others.indices, 0.9)
     inside = np.mean((others.values >= ends[:, 0]) & (others.values <= ends[:, 1]))
-    assert abs(inside - 0.9) < 4 * math.sqrt(0.09 * (1 / len(others) + 1 / len(held)))
+    assert abs(inside - 0.9) < 4 * math.sqrt(0.09 * (1 / len(others) + 1 / (~known).sum()))

@@ -210,3 +210,18 @@ def test_what_is_asked_alone_gets_the_answer_it_gets_in_company():
         alone = calibration.interval(fresh[0][one], fresh[1][one], 0.9, unseen[one])
         np.testing.assert_allclose(alone, together[one], rtol=1e-12)
     assert calibration.interval(fresh[0][:0], fresh[1][:0], 0.9, unseen[:0]).shape == (0, 2)
+
+
+@pytest.mark.parametrize("floor", [0.0, 0.7])
+def test_values_that_are_often_the_same_do_not_widen_intervals_for_nothing(floor):
+    """Counts, most of them the smallest one, and predictions of which many are that one exactly."""
+    generator = np.random.default_rng(0)
+    indices = np.column_stack([generator.integers(s, size=80_000) for s in (30, 40)] + [np.arange(80_000)])
+    rate = np.exp(generator.normal(size=30) - 0.5)[indices[:, 0]]
+    values = 1.0 + generator.poisson(rate)
+    centre = np.where(generator.random(80_000) < floor, 1.0, 1 + rate)
+    learnt, asked = slice(0, 40_000), slice(40_000, None)
+    seen = np.zeros(40_000, dtype=bool)
+    found = calibrate(LeftOut(indices[learnt], centre[learnt], (values - centre)[learnt], seen), (30, 40, 80_000))
+    ends = found.interval(indices[asked], centre[asked], 0.9, seen)
+    assert 0.89 <= np.mean((values[asked] >= ends[:, 0]) & (values[asked] <= ends[:, 1])) <= 0.925

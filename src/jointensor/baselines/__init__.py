@@ -7,6 +7,7 @@ has no business being used there.
 from jointensor.baselines.fitting import BASELINES, Baseline, fit_baseline, fit_baselines
 from jointensor.baselines.interp import Interpolation
 from jointensor.baselines.tables import Mean, Tables, fit_bias, fit_tables, refit_tables
+from jointensor.baselines.trees import Trees, fit_trees
 
 __all__ = [
     "BASELINES",
@@ -14,9 +15,11 @@ __all__ = [
     "Interpolation",
     "Mean",
     "Tables",
+    "Trees",
     "fit_baseline",
     "fit_baselines",
     "fit_bias",
     "fit_tables",
+    "fit_trees",
     "refit_tables",
 ]

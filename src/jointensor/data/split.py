@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -128,11 +129,22 @@ def _whole_labels(
 
 def _by_group(tensor: SparseTensor, argument: str, test: float, valid: float, seed: int, rule: str) -> Split:
     columns = [tensor.mode(name.strip()) for name in argument.split(",")]
-    keys = cell_keys(tensor.indices[:, columns], [tensor.shape[c] for c in columns])
-    groups, member = np.unique(keys, return_inverse=True)
-    held, rest = _cut(np.random.default_rng(seed).permutation(len(groups)), test)
+    count, member = groups_of(tensor, columns)
+    held, rest = _cut(np.random.default_rng(seed).permutation(count), test)
     chosen, _ = _cut(rest, valid)
-    side = np.zeros(len(groups), dtype=np.int8)
+    side = np.zeros(count, dtype=np.int8)
     side[held], side[chosen] = 2, 1
     train, stop, judge = (tensor.take(np.flatnonzero(side[member] == k)) for k in (0, 1, 2))
     return Split(train, stop, judge, rule, seed)
+
+
+def groups_of(tensor: SparseTensor, columns: Sequence[int]) -> tuple[int, NDArray[np.integer]]:
+    """Number of groups of entries that share their labels of some modes, and the group of every entry.
+
+    Without modes every entry is its own group.
+    """
+    if not columns:
+        return len(tensor), np.arange(len(tensor))
+    keys = cell_keys(tensor.indices[:, list(columns)], [tensor.shape[c] for c in columns])
+    groups, member = np.unique(keys, return_inverse=True)
+    return len(groups), member

@@ -22,20 +22,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jointensor.baselines import fit_bias
-from jointensor.data.sparse import SparseTensor, cell_keys
+from jointensor.data.sparse import SparseTensor
 from jointensor.errors import ConfigError
 from jointensor.experiments.candidates import Candidate, Fitted, candidates_for, fit_candidate, refit_candidate
+from jointensor.experiments.folds import FOLDS, held_out, make_folds
+from jointensor.experiments.mixing import greedy, mixed_error
 from jointensor.training.calibration import LeftOut, calibrate
 from jointensor.training.ensemble import Ensemble, Member
 from jointensor.training.memory import WORTH, fit_memory
 from jointensor.training.predictor import Predictor
 from jointensor.training.weights import load_predictor, save_predictor
-
-FOLDS = 5
-
-HOLD_FROM, HELD, MOST_HELD = 400_000, 0.04, 50_000
-"""Of tensors with so many entries this share, and no more than so many, only calibrates intervals. Smaller ones have
-none to spare: their intervals come from the folds."""
 
 SCREENING = 0.6
 """Share of the budget that the core may be screened in."""
@@ -46,18 +42,12 @@ HOPELESS = 1.1
 RESERVE = 0.12
 """Share that is left for mixing, remembering and calibrating."""
 
-STEPS = 30
-"""Members are drawn with replacement so many times: weights are multiples of its inverse."""
-
 CHEAP, NOT_FAR = 0.2, 1.5
 """Share of the budget that all folds of a candidate may take, and times the least squared error it may have, to be
 cross-fitted in any case."""
 
 NEARLY = 1.02
 """Times the squared error of the best mix that members may have which can be fitted to all folds."""
-
-GAIN = 0.0005
-"""Share of the error that one more member must take away."""
 
 
 @dataclass
@@ -113,11 +103,12 @@ class Search:
     ) -> None:
         if len(tensor) < 2 * FOLDS:
             raise ConfigError(f"--rank auto needs at least {2 * FOLDS} entries to learn from, there are {len(tensor)}")
-        kept, self.fresh = hold_out(tensor, groups, seed)
-        self.groups, self.places = groups, np.flatnonzero(~held_out(tensor, groups, seed))
+        away = held_out(tensor, groups, seed)
+        self.groups, self.places = groups, np.flatnonzero(~away)
+        kept, self.fresh = tensor.take(self.places), tensor.take(np.flatnonzero(away))
         self.tensor, self.seed, self.on_note, self.store = kept, seed, on_note, store
         self.offered = candidates_for(kept)
-        self.how: dict[str, Any] = {"seed": seed, "device": device, "engine": engine}
+        self.how: dict[str, Any] = {"seed": seed, "device": device, "engine": engine, "groups": groups}
         self.begin, self.budget = time.monotonic(), budget
         self.folds = make_folds(kept, groups, seed)
         self.trials: dict[str, Trial] = {}
@@ -201,7 +192,7 @@ class Search:
             for one in self.trials.values()
             if one.candidate.kind == candidate.kind and one.fits
         ]
-        return candidate.effort * max(same, default=0.0)
+        return candidate.effort * max(same) if same else candidate.at_least
 
     def _short(self, trial: Trial) -> None:
         train, valid = self._parts(0)
@@ -419,59 +410,6 @@ class Search:
             "weight": weight,
             "failure": trial.failure,
         }
-
-
-def make_folds(tensor: SparseTensor, groups: tuple[int, ...], seed: int) -> NDArray[np.int8]:
-    """A fold for every entry; entries that share their labels of ``groups`` share their fold."""
-    generator = np.random.default_rng([seed, 5])
-    if not groups:
-        return (generator.permutation(len(tensor)) % FOLDS).astype(np.int8)
-    keys = cell_keys(tensor.indices[:, groups], [tensor.shape[n] for n in groups])
-    names, member = np.unique(keys, return_inverse=True)
-    return (generator.permutation(len(names)) % FOLDS).astype(np.int8)[member]
-
-
-def hold_out(tensor: SparseTensor, groups: tuple[int, ...], seed: int) -> tuple[SparseTensor, SparseTensor]:
-    """Entries to learn from, and, where there are many, a few that only calibrate intervals."""
-    away = held_out(tensor, groups, seed)
-    return tensor.take(np.flatnonzero(~away)), tensor.take(np.flatnonzero(away))
-
-
-def held_out(tensor: SparseTensor, groups: tuple[int, ...], seed: int) -> NDArray[np.bool_]:
-    """Which entries only calibrate intervals."""
-    share = min(HELD, MOST_HELD / max(len(tensor), 1)) if len(tensor) >= HOLD_FROM else 0.0
-    generator = np.random.default_rng([seed, 9])
-    if not groups:
-        return generator.random(len(tensor)) < share
-    keys = cell_keys(tensor.indices[:, groups], [tensor.shape[n] for n in groups])
-    names, member = np.unique(keys, return_inverse=True)
-    found: NDArray[np.bool_] = (generator.random(len(names)) < share)[member]
-    return found
-
-
-def greedy(said: dict[str, NDArray[np.float32]], truth: NDArray[np.float32]) -> dict[str, float]:
-    """Weights of a mean: members are added one at a time, with replacement; those that predict best are kept.
-
-    A good member has to be there several times before a little of another one helps, so a step that gains nothing
-    does not end it.
-    """
-    total, picked, kept, lowest = np.zeros(len(truth)), [], 0, math.inf
-    for step in range(1, STEPS + 1):
-        errors = {name: float(np.mean(((total + one) / step - truth) ** 2)) for name, one in said.items()}
-        name = min(errors, key=lambda one: errors[one])
-        total += said[name]
-        picked.append(name)
-        if errors[name] < lowest * (1 - GAIN / step):
-            lowest, kept = errors[name], step
-    picked = picked[: max(kept, 1)]
-    return {name: picked.count(name) / len(picked) for name in dict.fromkeys(picked)}
-
-
-def mixed_error(said: dict[str, NDArray[np.float32]], truth: NDArray[np.float32], names: Sequence[str]) -> float:
-    """Squared error of the best mean of some members."""
-    weights = greedy({name: said[name] for name in names}, truth)
-    mixed = sum(weight * said[name].astype(np.float64) for name, weight in weights.items())
-    return float(np.mean((mixed - truth) ** 2))
 
 
 def run_auto(tensor: SparseTensor, **options: Any) -> Auto:

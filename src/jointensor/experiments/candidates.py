@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from jointensor.baselines import fit_bias, fit_tables, refit_tables
+from jointensor.baselines import fit_bias, fit_tables, fit_trees, refit_tables
 from jointensor.data.sparse import SparseTensor
 from jointensor.data.split import Split
 from jointensor.models.joint import JointModel
@@ -27,7 +27,7 @@ COMPANY = 3_000_000
 MANY = 300_000
 """Entries above which chains are shorter."""
 
-Kind = Literal["bias", "tables", "drawn", "joint"]
+Kind = Literal["bias", "tables", "trees", "drawn", "joint"]
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,13 @@ class Candidate:
     """Tried only where this one is the best of its kind."""
     effort: float = 1.0
     """How long it takes, compared with others of its kind."""
+    at_least: float = 0.0
+    """Seconds that the first fit of its kind may take whatever the tensor: kernels may have to be compiled."""
 
     @property
     def refits(self) -> bool:
         """Whether the answer is one fit to all entries; else the mean of the fits to all folds but one."""
-        return self.kind != "joint"
+        return self.kind not in ("joint", "trees")
 
     @property
     def slug(self) -> str:
@@ -72,6 +74,7 @@ def candidates_for(tensor: SparseTensor) -> list[Candidate]:
         Candidate(drawn, "drawn", 2, linear=drawn, core=True),
         Candidate(shared, "drawn", 3, linear=shared, core=True, effort=2.0),
         Candidate("julia:4/16", "joint", 6, (4, 16), core=True),
+        Candidate("trees", "trees", 5, core=True, at_least=10.0),
     ]
     if len(tensor) <= COMPANY:
         found += [
@@ -119,6 +122,7 @@ def fit_candidate(
     device: str,
     engine: str,
     budget: float,
+    groups: tuple[int, ...] = (),
     short: bool = False,
 ) -> Fitted:
     """Fit a candidate; ``valid`` may be empty where everything is known (refits of what is drawn)."""
@@ -128,6 +132,8 @@ def fit_candidate(
         part = fit_bias(train, valid)
     elif candidate.kind == "tables":
         part = fit_tables(train, valid)
+    elif candidate.kind == "trees":
+        part = fit_trees(train, valid, groups=groups, seed=seed)
     else:
         recipe = make_recipe("default", fall_back=False, refine_epochs=_epochs(len(train), device), **candidate.changes)
         linear = candidate.linear or recipe.linear(candidate.rank[0])

@@ -26,7 +26,7 @@ from jointensor.baselines import fit_bias
 from jointensor.data.sparse import SparseTensor
 from jointensor.data.split import Split
 from jointensor.errors import ConfigError
-from jointensor.experiments.auto import make_folds
+from jointensor.experiments.folds import make_folds
 from jointensor.models.joint import JointModel
 from jointensor.training.fit import fit
 from jointensor.training.recipe import make_recipe

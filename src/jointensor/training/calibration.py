@@ -28,6 +28,9 @@ LEAST = 200
 GRID = 401
 """Quantiles that are kept of each group."""
 
+LEVELS = np.linspace(0.005, 0.995, 199)
+"""Levels that are tried."""
+
 MOST = 400_000
 """Residuals that are looked at; more would only take longer."""
 
@@ -55,6 +58,8 @@ class Calibration:
     below: NDArray[np.float64]
     """Share of what is missed that lies below the interval, ``(groups + 1,)``: where values are skewed, or many are the
     smallest one, not a half."""
+    held: NDArray[np.float64]
+    """Share of the entries inside intervals of every one of ``LEVELS``; more than that level where values repeat."""
 
     def interval(
         self, indices: NDArray[np.integer], centre: NDArray[np.floating], level: float, unseen: NDArray[np.bool_]
@@ -63,14 +68,25 @@ class Calibration:
         group = np.searchsorted(self.edges, centre)
         size = np.ones(len(centre)) if self.scale is None else _sizes(self.scale, indices, group)
         row = np.where(unseen, len(self.quantiles) - 1, group)
+        enough = self._enough(level)
         ends = np.empty((len(centre), 2))
         for k in np.unique(row):
             here = row == k
-            low = (1 - level) * self.below[k]
-            for side, at in enumerate((low, low + level)):
-                q = np.interp(at, np.linspace(0, 1, GRID), self.quantiles[k])
-                ends[here, side] = centre[here] + size[here] * q
+            between = _ends(self.quantiles[k], self.below[k], level if k == len(self.quantiles) - 1 else enough)
+            ends[here] = centre[here, None] + size[here, None] * np.array(between)
         return ends
+
+    def _enough(self, level: float) -> float:
+        """The level to ask for: where many values are the same, a lower one holds enough already."""
+        at = int(np.searchsorted(np.maximum.accumulate(self.held), level))
+        return min(level, LEVELS[at]) if at < len(LEVELS) else level
+
+
+def _ends(quantiles: NDArray[np.float64], below: float, level: float) -> tuple[float, float]:
+    """Two values with a share ``level`` between them."""
+    low = (1 - level) * below
+    first, last = np.interp([low, low + level], np.linspace(0, 1, GRID), quantiles)
+    return float(first), float(last)
 
 
 class LeftOut(NamedTuple):
@@ -127,7 +143,21 @@ def calibrate(left_out: LeftOut, shape: tuple[int, ...], fresh: LeftOut | None =
     quantiles = _quantiles(scaled, group, base.unseen, len(edges) + 1)
     many = [*np.bincount(group, minlength=len(edges) + 1), int(base.unseen.sum())]
     below = np.array([_below(row) if count >= MANY else 0.5 for row, count in zip(quantiles, many, strict=True)])
-    return Calibration(edges, scale if pays else None, quantiles, tuple(shape), below)
+    held = _held(scaled, group, quantiles, below)
+    return Calibration(edges, scale if pays else None, quantiles, tuple(shape), below, held)
+
+
+def _held(
+    scaled: NDArray[np.floating], group: NDArray[np.integer], quantiles: NDArray[np.float64], below: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Share of the entries inside, by level; of groups one entry larger than they are, as their quantiles are."""
+    held = np.zeros(len(LEVELS))
+    for k in np.unique(group):
+        mine = np.sort(scaled[group == k])
+        ends = np.array([_ends(quantiles[k], below[k], level) for level in LEVELS])
+        inside = np.searchsorted(mine, ends[:, 1], "right") - np.searchsorted(mine, ends[:, 0], "left")
+        held += inside / (len(mine) + 1) * len(mine)
+    return held / max(len(scaled), 1)
 
 
 def _below(quantiles: NDArray[np.float64]) -> float:

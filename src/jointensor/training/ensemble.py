@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jointensor.baselines.tables import Mean, Tables
+from jointensor.baselines.trees import Trees
 from jointensor.models.joint import JointModel
 from jointensor.training.calibration import Calibration
 from jointensor.training.local import Local
 from jointensor.training.predictor import Predictor, interval_of
 
-Part = Predictor | Tables | Mean
+Part = Predictor | Tables | Trees | Mean
 Memory = Local | Tables
 
 CHUNK = 1 << 18

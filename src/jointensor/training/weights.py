@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from jointensor.baselines.tables import Mean, Table, Tables
+from jointensor.baselines.trees import Encoder, Trees
 from jointensor.errors import JointensorError, RunError
 from jointensor.models.joint import JointModel
 from jointensor.training.calibration import Calibration
@@ -26,7 +27,7 @@ Numbers = dict[str, Tensor]
 Config = dict[str, Any]
 
 
-def save_predictor(predictor: Predictor | Ensemble | Tables | Mean, path: Path) -> None:
+def save_predictor(predictor: Predictor | Ensemble | Tables | Trees | Mean, path: Path) -> None:
     """Write all numbers; how they belong together goes into the file's metadata."""
     config, numbers = _pack(predictor)
     numbers = {name: value.clone() for name, value in numbers.items()}  # a thing may be in two places
@@ -138,6 +139,24 @@ def _unpack_tables(config: Config, numbers: Numbers, _: object) -> Tables:
     return Tables(float(config["mean"]), tuple(tables), shrinkage, int(config["rounds"]))
 
 
+TREES = ("edges", "nodes", "values", "roots")
+
+
+def _pack_trees(trees: Trees) -> tuple[Config, Numbers]:
+    # a sum of tables in all but name: means are written as they are, counts beside them
+    config, numbers = _pack_tables(Tables(trees.mean, tuple(one.table for one in trees.encoders), ()))
+    numbers |= {f"{n}.counts": torch.as_tensor(one.counts) for n, one in enumerate(trees.encoders)}
+    numbers |= {name: torch.as_tensor(getattr(trees, name)) for name in TREES}
+    return config | {"kind": "trees"}, numbers
+
+
+def _unpack_trees(config: Config, numbers: Numbers, _: object) -> Trees:
+    tables = _unpack_tables(config, numbers, None).tables
+    encoders = tuple(Encoder(table, numbers[f"{n}.counts"].numpy()) for n, table in enumerate(tables))
+    arrays: dict[str, Any] = {name: numbers[name].numpy() for name in TREES}
+    return Trees(float(config["mean"]), encoders, **arrays)
+
+
 LOCAL = ("mode", "shape", "period", "near", "length", "far")
 
 
@@ -155,14 +174,14 @@ def _unpack_local(config: Config, numbers: Numbers, _: object) -> Local:
 def _pack_calibration(calibration: Calibration) -> tuple[Config, Numbers]:
     scale, numbers = (None, {}) if calibration.scale is None else _pack(calibration.scale)
     numbers = {f"scale.{name}": value for name, value in numbers.items()}
-    numbers |= {name: torch.as_tensor(getattr(calibration, name)) for name in ("edges", "quantiles", "below")}
+    numbers |= {name: torch.as_tensor(getattr(calibration, name)) for name in ("edges", "quantiles", "below", "held")}
     return {"kind": "calibration", "scale": scale, "shape": list(calibration.shape)}, numbers
 
 
 def _unpack_calibration(config: Config, numbers: Numbers, _: object) -> Calibration:
     scale = None if config["scale"] is None else _unpack(config["scale"], _below(numbers, "scale."))
-    edges, quantiles, below = (numbers[name].numpy() for name in ("edges", "quantiles", "below"))
-    return Calibration(edges, scale, quantiles, tuple(config["shape"]), below)
+    edges, quantiles, below, held = (numbers[name].numpy() for name in ("edges", "quantiles", "below", "held"))
+    return Calibration(edges, scale, quantiles, tuple(config["shape"]), below, held)
 
 
 def _pack_ensemble(ensemble: Ensemble) -> tuple[Config, Numbers]:
@@ -218,6 +237,7 @@ PACKERS: dict[type, tuple[Callable[..., tuple[Config, Numbers]], Callable[..., A
     Predictor: (_pack_joint, _unpack_joint),
     Mean: (_pack_mean, _unpack_mean),
     Tables: (_pack_tables, _unpack_tables),
+    Trees: (_pack_trees, _unpack_trees),
     Local: (_pack_local, _unpack_local),
     Calibration: (_pack_calibration, _unpack_calibration),
     Ensemble: (_pack_ensemble, _unpack_ensemble),

@@ -1,0 +1,193 @@
+"""Boosted regression trees on what is known of the labels of an entry: what an analyst does with a wide table.
+
+Of every label, and of every pair of labels, a tree sees two columns: the mean value of the training entries that have
+it, shrunk, and how many those are; and of every mode the position of the label. How often labels occur is often
+telling (who posts much, posts shortly), and no factor model sees it.
+
+An entry must not find its own value in its columns: means of training entries leave out the part of the entries that
+theirs is in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jointensor.baselines.tables import MAX_CELLS, Table
+from jointensor.data.sparse import SparseTensor, cell_keys
+from jointensor.data.split import groups_of
+from jointensor.kernels.numba_trees import BINS, ask_trees, grow_tree
+
+SHRINKAGE = 5.0
+"""Entries of average value that are added to every mean."""
+
+PARTS = 20
+"""Parts of the training entries that means are taken without."""
+
+LEAVES, LEAST, RATE, ROUNDS = 31, 20, 0.1, 1000
+"""Leaves of a tree, entries in a leaf, share of a tree that is taken, and most trees."""
+
+PATIENCE = 30
+"""Trees that may follow the best number of them before growing stops."""
+
+DEFAULT_ROUNDS = 100
+"""Trees where there are no validation entries to count them by."""
+
+MOST = 1_000_000
+"""Entries that trees are grown from; means and counts are those of all."""
+
+ROOT = np.zeros(1, dtype=np.int64)
+
+CHUNK = 1 << 18
+"""Entries whose columns are there at a time."""
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Mean and number of training entries by the labels of some modes."""
+
+    table: Table
+    """Shrunk means; the last one is for combinations that were never observed."""
+    counts: NDArray[np.float32]
+    """``(combinations + 1,)``, the last one 0."""
+
+    def columns(self, indices: NDArray[np.integer]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """The two columns of entries."""
+        rows = self.table.find(indices)
+        return self.table.effects[rows].astype(np.float32), self.counts[rows]
+
+
+@dataclass(frozen=True)
+class Trees:
+    """A mean and a sum of trees."""
+
+    mean: float
+    encoders: tuple[Encoder, ...]
+    edges: NDArray[np.float32]
+    """Values between bins, ``(columns, BINS - 1)``; infinite where there are fewer bins."""
+    nodes: NDArray[np.int32]
+    """Of all trees, ``(nodes, 4)``: column or -1, last bin of the left side, left and right child within the tree."""
+    values: NDArray[np.float64]
+    """Of all leaves, ``(nodes,)``."""
+    roots: NDArray[np.int64]
+    """First node of every tree."""
+
+    def predict(self, indices: NDArray[np.integer]) -> NDArray[np.float64]:
+        """Mean and trees, ``(entries, modes)`` → ``(entries,)``; a label never seen has no entries, and their mean."""
+        indices = np.asarray(indices)
+        answer = np.full(len(indices), self.mean)
+        for start in range(0, len(indices), CHUNK):
+            part = indices[start : start + CHUNK]
+            bins = binned(columns_of(self.encoders, part), self.edges)  # (entries, columns)
+            ask_trees(bins, self.nodes, self.values, self.roots, answer[start : start + CHUNK])
+        return answer
+
+    def n_parameters(self) -> int:
+        """The mean, two numbers per combination, and the nodes."""
+        return 1 + sum(2 * len(one.table.keys) for one in self.encoders) + len(self.values)
+
+
+def fit_trees(train: SparseTensor, valid: SparseTensor, *, groups: Sequence[int] = (), seed: int = 0) -> Trees:
+    """Grow trees while the validation error falls.
+
+    Parameters
+    ----------
+    train
+        Entries to learn from.
+    valid
+        Entries that say how many trees; where there are none it is ``DEFAULT_ROUNDS``.
+    groups
+        Modes whose labels, taken together, will be new in what is asked: means leave out all entries that share them.
+    seed
+        Of the parts that means are taken without, and of the entries that trees are grown from.
+    """
+    generator = np.random.default_rng([seed, 31])
+    count, member = groups_of(train, groups)
+    part = generator.integers(PARTS, size=count)[member]
+    encoders, own = _encode(train, part)
+    chosen = np.arange(len(train)) if len(train) <= MOST else np.sort(generator.permutation(len(train))[:MOST])
+    columns = [column[chosen] for column in own + _positions(train.indices)]
+    edges = np.stack([_edges(column) for column in columns])  # (columns, BINS - 1)
+    bins, checked = binned(columns, edges), binned(columns_of(encoders, valid.indices), edges)
+    mean = float(train.values.mean(dtype=np.float64))
+    nodes, values = _grow(bins, train.values[chosen] - mean, checked, valid.values - mean)
+    sizes = [len(one) for one in values]
+    return Trees(
+        mean, encoders, edges, np.concatenate(nodes), np.concatenate(values),
+        np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64),
+    )  # fmt: skip
+
+
+def _grow(
+    bins: NDArray[np.uint8], values: NDArray[np.floating], checked: NDArray[np.uint8], truth: NDArray[np.floating]
+) -> tuple[list[NDArray[np.int32]], list[NDArray[np.float64]]]:
+    """Nodes and values of the trees that validate best; at least one. Bins are ``(entries, columns)``."""
+    left, right = values.astype(np.float64), truth.astype(np.float64)
+    by_column = np.ascontiguousarray(bins.T)
+    grown: list[tuple[NDArray[np.int32], NDArray[np.float64]]] = []
+    best, lowest = 1, math.inf
+    for count in range(1, 1 + (ROUNDS if len(right) else DEFAULT_ROUNDS)):
+        nodes, leaves = np.zeros((2 * LEAVES - 1, 4), dtype=np.int32), np.zeros(2 * LEAVES - 1)
+        made = grow_tree(by_column, left, LEAVES, LEAST, nodes, leaves)
+        nodes, leaves = nodes[:made], RATE * leaves[:made]
+        grown.append((nodes, leaves))
+        ask_trees(bins, nodes, -leaves, ROOT, left)
+        ask_trees(checked, nodes, -leaves, ROOT, right)
+        error = float(right @ right) if len(right) else -count
+        if error < lowest:
+            best, lowest = count, error
+        if made == 1 or count - best >= PATIENCE:  # nothing is left that a split could explain, or nothing is gained
+            break
+    return [nodes for nodes, _ in grown[:best]], [leaves for _, leaves in grown[:best]]
+
+
+def subsets_of(shape: Sequence[int]) -> list[tuple[int, ...]]:
+    """Modes whose labels are looked at together: each alone, and pairs."""
+    every = [s for k in (1, 2) if k < len(shape) for s in combinations(range(len(shape)), k)]
+    return [s for s in every if math.prod(shape[n] for n in s) < MAX_CELLS]
+
+
+def _encode(train: SparseTensor, part: NDArray[np.integer]) -> tuple[tuple[Encoder, ...], list[NDArray[np.float32]]]:
+    """Encoders of all training entries, and the columns of those entries without the part that each is in."""
+    values = train.values.astype(np.float64)
+    mean = float(values.mean())
+    encoders, own = [], []
+    for modes in subsets_of(train.shape):
+        sizes = tuple(train.shape[n] for n in modes)
+        keys, rows = np.unique(cell_keys(train.indices[:, modes], sizes), return_inverse=True)
+        sums, counts = np.bincount(rows, values), np.bincount(rows).astype(np.float64)
+        effects = np.append((sums + SHRINKAGE * mean) / (counts + SHRINKAGE), mean)
+        encoders.append(Encoder(Table(modes, sizes, keys, effects), np.append(counts, 0).astype(np.float32)))
+        shared, where = np.unique(rows * PARTS + part, return_inverse=True)  # combination and part, (entries,)
+        other = sums[rows] - np.bincount(where, values, len(shared))[where]
+        many = counts[rows] - np.bincount(where, minlength=len(shared))[where]
+        own += [((other + SHRINKAGE * mean) / (many + SHRINKAGE)).astype(np.float32), many.astype(np.float32)]
+    return tuple(encoders), own
+
+
+def columns_of(encoders: Sequence[Encoder], indices: NDArray[np.integer]) -> list[NDArray[np.float32]]:
+    """What trees see of entries: means and counts, then positions."""
+    return [column for one in encoders for column in one.columns(indices)] + _positions(indices)
+
+
+def _positions(indices: NDArray[np.integer]) -> list[NDArray[np.float32]]:
+    return [indices[:, n].astype(np.float32) for n in range(indices.shape[1])]
+
+
+def _edges(column: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Values that part a column into bins of about as many entries, ``(BINS - 1,)``."""
+    between = np.unique(np.quantile(column, np.linspace(0, 1, BINS + 1)[1:-1], method="lower"))
+    return np.pad(between, (0, BINS - 1 - len(between)), constant_values=np.inf).astype(np.float32)
+
+
+def binned(columns: Sequence[NDArray[np.float32]], edges: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Number of the bin of every value, ``(entries, columns)``: how many edges lie below it."""
+    bins = np.empty((len(columns[0]), len(columns)), dtype=np.uint8)
+    for c, (column, between) in enumerate(zip(columns, edges, strict=True)):
+        bins[:, c] = np.searchsorted(between, column)
+    return bins
