@@ -10,7 +10,6 @@ import numpy as np
 
 from jointensor.data.sparse import join
 
-
 THREADS = int(os.environ.get("OMP_NUM_THREADS", "2"))
 
 

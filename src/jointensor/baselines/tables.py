@@ -17,7 +17,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from jointensor.data.sparse import SparseTensor, cell_keys
+from jointensor.data.sparse import SparseTensor, cell_keys, distinct_keys
 
 SHRINKAGE = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, math.inf)
 """Values of λ that are tried for each table."""
@@ -133,7 +133,7 @@ class _Fitting:
 
     def __init__(self, train: SparseTensor, valid: SparseTensor, modes: tuple[int, ...]) -> None:
         sizes = tuple(train.shape[n] for n in modes)
-        keys, rows = np.unique(cell_keys(train.indices[:, modes], sizes), return_inverse=True)
+        keys, rows = distinct_keys(cell_keys(train.indices[:, modes], sizes), math.prod(sizes))
         self.table = Table(modes, sizes, keys, np.zeros(len(keys) + 1))
         self.train_rows = rows.astype(np.int32)
         self.valid_rows = self.table.find(valid.indices)

@@ -5,12 +5,13 @@ it, shrunk, and how many those are; and of every mode the position of the label.
 telling (who posts much, posts shortly), and no factor model sees it.
 
 An entry must not find its own value in its columns: means of training entries leave out the part of the entries that
-theirs is in.
+theirs is in (the mean of all, which they are shrunk to, does not: it is the same for everybody).
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jointensor.baselines.tables import MAX_CELLS, Table
-from jointensor.data.sparse import SparseTensor, cell_keys
+from jointensor.data.sparse import SparseTensor, cell_keys, distinct_keys
 from jointensor.data.split import groups_of
 from jointensor.kernels.numba_trees import BINS, ask_trees, grow_tree
 
@@ -38,8 +39,8 @@ PATIENCE = 30
 DEFAULT_ROUNDS = 100
 """Trees where there are no validation entries to count them by."""
 
-MOST = 1_000_000
-"""Entries that trees are grown from; means and counts are those of all."""
+MOST, CHECKED, SAMPLE = 1_000_000, 200_000, 100_000
+"""Entries that trees are grown from, are stopped by, and that bins are made for; means and counts are those of all."""
 
 ROOT = np.zeros(1, dtype=np.int64)
 
@@ -92,7 +93,14 @@ class Trees:
         return 1 + sum(2 * len(one.table.keys) for one in self.encoders) + len(self.values)
 
 
-def fit_trees(train: SparseTensor, valid: SparseTensor, *, groups: Sequence[int] = (), seed: int = 0) -> Trees:
+def fit_trees(
+    train: SparseTensor,
+    valid: SparseTensor,
+    *,
+    groups: Sequence[int] = (),
+    seed: int = 0,
+    seconds: float = math.inf,
+) -> Trees:
     """Grow trees while the validation error falls.
 
     Parameters
@@ -100,22 +108,25 @@ def fit_trees(train: SparseTensor, valid: SparseTensor, *, groups: Sequence[int]
     train
         Entries to learn from.
     valid
-        Entries that say how many trees; where there are none it is ``DEFAULT_ROUNDS``.
+        Entries that say how many trees; where there are none it is ``DEFAULT_ROUNDS``, or as many as find a split.
     groups
         Modes whose labels, taken together, will be new in what is asked: means leave out all entries that share them.
     seed
         Of the parts that means are taken without, and of the entries that trees are grown from.
+    seconds
+        After which no further tree is grown.
     """
+    end = time.monotonic() + seconds
     generator = np.random.default_rng([seed, 31])
     count, member = groups_of(train, groups)
     part = generator.integers(PARTS, size=count)[member]
     encoders, own = _encode(train, part)
-    chosen = np.arange(len(train)) if len(train) <= MOST else np.sort(generator.permutation(len(train))[:MOST])
+    chosen, valid = _some(len(train), MOST, generator), valid.take(_some(len(valid), CHECKED, generator))
     columns = [column[chosen] for column in own + _positions(train.indices)]
     edges = np.stack([_edges(column) for column in columns])  # (columns, BINS - 1)
     bins, checked = binned(columns, edges), binned(columns_of(encoders, valid.indices), edges)
     mean = float(train.values.mean(dtype=np.float64))
-    nodes, values = _grow(bins, train.values[chosen] - mean, checked, valid.values - mean)
+    nodes, values = _grow(bins, train.values[chosen] - mean, checked, valid.values - mean, end)
     sizes = [len(one) for one in values]
     return Trees(
         mean, encoders, edges, np.concatenate(nodes), np.concatenate(values),
@@ -123,8 +134,17 @@ def fit_trees(train: SparseTensor, valid: SparseTensor, *, groups: Sequence[int]
     )  # fmt: skip
 
 
+def _some(count: int, most: int, generator: np.random.Generator) -> NDArray[np.integer]:
+    """Places of all entries, or of some, in order."""
+    return np.arange(count) if count <= most else np.sort(generator.permutation(count)[:most])
+
+
 def _grow(
-    bins: NDArray[np.uint8], values: NDArray[np.floating], checked: NDArray[np.uint8], truth: NDArray[np.floating]
+    bins: NDArray[np.uint8],
+    values: NDArray[np.floating],
+    checked: NDArray[np.uint8],
+    truth: NDArray[np.floating],
+    end: float = math.inf,
 ) -> tuple[list[NDArray[np.int32]], list[NDArray[np.float64]]]:
     """Nodes and values of the trees that validate best; at least one. Bins are ``(entries, columns)``."""
     left, right = values.astype(np.float64), truth.astype(np.float64)
@@ -141,7 +161,8 @@ def _grow(
         error = float(right @ right) if len(right) else -count
         if error < lowest:
             best, lowest = count, error
-        if made == 1 or count - best >= PATIENCE:  # nothing is left that a split could explain, or nothing is gained
+        # nothing is left that a split could explain, or nothing is gained, or there is no time
+        if made == 1 or count - best >= PATIENCE or time.monotonic() > end:
             break
     return [nodes for nodes, _ in grown[:best]], [leaves for _, leaves in grown[:best]]
 
@@ -159,11 +180,11 @@ def _encode(train: SparseTensor, part: NDArray[np.integer]) -> tuple[tuple[Encod
     encoders, own = [], []
     for modes in subsets_of(train.shape):
         sizes = tuple(train.shape[n] for n in modes)
-        keys, rows = np.unique(cell_keys(train.indices[:, modes], sizes), return_inverse=True)
+        keys, rows = distinct_keys(cell_keys(train.indices[:, modes], sizes), math.prod(sizes))
         sums, counts = np.bincount(rows, values), np.bincount(rows).astype(np.float64)
         effects = np.append((sums + SHRINKAGE * mean) / (counts + SHRINKAGE), mean)
         encoders.append(Encoder(Table(modes, sizes, keys, effects), np.append(counts, 0).astype(np.float32)))
-        shared, where = np.unique(rows * PARTS + part, return_inverse=True)  # combination and part, (entries,)
+        shared, where = distinct_keys(rows * PARTS + part, len(keys) * PARTS)  # combination and part, (entries,)
         other = sums[rows] - np.bincount(where, values, len(shared))[where]
         many = counts[rows] - np.bincount(where, minlength=len(shared))[where]
         own += [((other + SHRINKAGE * mean) / (many + SHRINKAGE)).astype(np.float32), many.astype(np.float32)]
@@ -181,6 +202,7 @@ def _positions(indices: NDArray[np.integer]) -> list[NDArray[np.float32]]:
 
 def _edges(column: NDArray[np.float32]) -> NDArray[np.float32]:
     """Values that part a column into bins of about as many entries, ``(BINS - 1,)``."""
+    column = column[:: 1 + len(column) // SAMPLE]
     between = np.unique(np.quantile(column, np.linspace(0, 1, BINS + 1)[1:-1], method="lower"))
     return np.pad(between, (0, BINS - 1 - len(between)), constant_values=np.inf).astype(np.float32)
 

@@ -210,6 +210,10 @@ def _frozen(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
+FEW_KEYS = 20_000_000
+"""Possible keys up to which a mark for each costs less than sorting."""
+
+
 def cell_keys(indices: NDArray[np.integer], shape: Sequence[int]) -> NDArray[np.int64]:
     """One number per cell, the same for equal cells; any shape, even where ``prod(shape)`` overflows.
 
@@ -226,6 +230,25 @@ def cell_keys(indices: NDArray[np.integer], shape: Sequence[int]) -> NDArray[np.
         key = key * length + indices[:, n]
         size *= length
     return key
+
+
+def distinct_keys(keys: NDArray[np.integer], total: int) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
+    """Keys that occur, in order, and which of them every key is: ``np.unique``, without sorting where keys are small.
+
+    Parameters
+    ----------
+    keys
+        Whole numbers from 0 on, ``(entries,)``.
+    total
+        One more than the largest that is possible.
+    """
+    if total > FEW_KEYS:
+        found, place = np.unique(keys, return_inverse=True)
+        return found.astype(np.int64), place
+    there = np.zeros(total, dtype=np.bool_)
+    there[keys] = True
+    place = np.cumsum(there, dtype=np.intp) - 1
+    return np.flatnonzero(there).astype(np.int64), place[keys]
 
 
 def join(first: SparseTensor, second: SparseTensor) -> SparseTensor:

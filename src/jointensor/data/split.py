@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -16,7 +17,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from jointensor.data.sparse import SparseTensor, cell_keys
+from jointensor.data.sparse import SparseTensor, cell_keys, distinct_keys
 from jointensor.errors import ConfigError
 
 RULES = "standard, first:N, time:MODE, slices:MODE or group:MODE,MODE"
@@ -145,6 +146,6 @@ def groups_of(tensor: SparseTensor, columns: Sequence[int]) -> tuple[int, NDArra
     """
     if not columns:
         return len(tensor), np.arange(len(tensor))
-    keys = cell_keys(tensor.indices[:, list(columns)], [tensor.shape[c] for c in columns])
-    groups, member = np.unique(keys, return_inverse=True)
+    sizes = [tensor.shape[c] for c in columns]
+    groups, member = distinct_keys(cell_keys(tensor.indices[:, list(columns)], sizes), math.prod(sizes))
     return len(groups), member

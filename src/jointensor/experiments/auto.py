@@ -216,9 +216,8 @@ class Search:
             trial.fits[fold] = Fitted(load_predictor(path), 0.0)
         else:
             try:
-                trial.fits[fold] = fit_candidate(
-                    trial.candidate, train, valid, budget=max(self.left(1 - RESERVE), 1.0), **self.how
-                )
+                most = min(self.left(1 - RESERVE), trial.candidate.share * self.budget)
+                trial.fits[fold] = fit_candidate(trial.candidate, train, valid, budget=max(most, 1.0), **self.how)
             except (ArithmeticError, RuntimeError) as error:
                 trial.failure = str(error).splitlines()[0]
                 self.on_note(f"{trial.candidate.name}: failed, {trial.failure}")

@@ -48,6 +48,8 @@ class Candidate:
     """Tried only where this one is the best of its kind."""
     effort: float = 1.0
     """How long it takes, compared with others of its kind."""
+    share: float = 1.0
+    """Most of the budget that one fit may take."""
     at_least: float = 0.0
     """Seconds that the first fit of its kind may take whatever the tensor: kernels may have to be compiled."""
 
@@ -74,7 +76,7 @@ def candidates_for(tensor: SparseTensor) -> list[Candidate]:
         Candidate(drawn, "drawn", 2, linear=drawn, core=True),
         Candidate(shared, "drawn", 3, linear=shared, core=True, effort=2.0),
         Candidate("julia:4/16", "joint", 6, (4, 16), core=True),
-        Candidate("trees", "trees", 5, core=True, at_least=10.0),
+        Candidate("trees", "trees", 5, core=True, share=0.1, at_least=10.0),
     ]
     if len(tensor) <= COMPANY:
         found += [
@@ -133,7 +135,7 @@ def fit_candidate(
     elif candidate.kind == "tables":
         part = fit_tables(train, valid)
     elif candidate.kind == "trees":
-        part = fit_trees(train, valid, groups=groups, seed=seed)
+        part = fit_trees(train, valid, groups=groups, seed=seed, seconds=budget)
     else:
         recipe = make_recipe("default", fall_back=False, refine_epochs=_epochs(len(train), device), **candidate.changes)
         linear = candidate.linear or recipe.linear(candidate.rank[0])
