@@ -222,6 +222,7 @@ def test_values_that_are_often_the_same_do_not_widen_intervals_for_nothing(floor
     centre = np.where(generator.random(80_000) < floor, 1.0, 1 + rate)
     learnt, asked = slice(0, 40_000), slice(40_000, None)
     seen = np.zeros(40_000, dtype=bool)
-    found = calibrate(LeftOut(indices[learnt], centre[learnt], (values - centre)[learnt], seen), (30, 40, 80_000))
+    known = LeftOut(indices[learnt], centre[learnt], (values - centre)[learnt], seen)
+    found = calibrate(known, (30, 40, 80_000), fresh=known.at(slice(20_000, None)))
     ends = found.interval(indices[asked], centre[asked], 0.9, seen)
     assert 0.89 <= np.mean((values[asked] >= ends[:, 0]) & (values[asked] <= ends[:, 1])) <= 0.925

@@ -34,6 +34,9 @@ ROUNDS = 20
 REFITS = 4
 """Passes over all tables where their shrinkage is known, and how many there were is not."""
 
+CHECKED = 200_000
+"""Validation entries that are enough to choose the shrinkage of tables."""
+
 MAX_CELLS = 2**62
 """Cells that can be numbered: beyond it the keys of training entries and of queries would not agree."""
 
@@ -111,6 +114,7 @@ def fit_tables(train: SparseTensor, valid: SparseTensor) -> Tables:
     """Tables over every proper subset of modes, small subsets first; those over too many cells are left out."""
     every = [s for k in range(1, train.n_modes) for s in combinations(range(train.n_modes), k)]
     subsets = [s for s in every if math.prod(train.shape[n] for n in s) < MAX_CELLS]
+    valid = valid.take(np.arange(0, len(valid), 1 + len(valid) // CHECKED))
     parts = [_Fitting(train, valid, modes) for modes in subsets[:MAX_SUBSETS]]
     return _backfit(parts, train, valid, SHRINKAGE if len(valid) else (DEFAULT_SHRINKAGE,))[1]
 
@@ -144,9 +148,13 @@ class _Fitting:
         """Best table for what is left of the values; ``left`` and ``valid_left`` are updated in place."""
         old = self.table.effects
         sums = np.bincount(self.train_rows, left, minlength=len(old)) + self.counts * old
-        steps = [(sums / (self.counts + shrinkage) - old, shrinkage) for shrinkage in grid]
-        errors = [np.sum((valid_left - step[self.valid_rows]) ** 2) for step, _ in steps]
-        step, self.shrinkage = steps[int(np.argmin(errors))]
+        if len(grid) == 1:
+            (self.shrinkage,) = grid
+        else:
+            there, many, before = (one[self.valid_rows] for one in (sums, self.counts, old))
+            errors = [np.sum((valid_left - there / (many + one) + before) ** 2) for one in grid]
+            self.shrinkage = grid[int(np.argmin(errors))]
+        step = sums / (self.counts + self.shrinkage) - old
         left -= step[self.train_rows]
         valid_left -= step[self.valid_rows]
         self.table = replace(self.table, effects=old + step)

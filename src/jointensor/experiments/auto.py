@@ -135,7 +135,8 @@ class Search:
 
     def _screen_core(self) -> None:
         for candidate in [one for one in self.offered if one.core]:
-            if self.trials and self.left(SCREENING) < self._expected(candidate):
+            most = min(self.left(SCREENING), candidate.share * self.budget)
+            if self.trials and most < self._expected(candidate):
                 self._skip(candidate)
             else:
                 self._try(candidate)
@@ -192,7 +193,7 @@ class Search:
             for one in self.trials.values()
             if one.candidate.kind == candidate.kind and one.fits
         ]
-        return candidate.effort * max(same) if same else candidate.at_least
+        return candidate.effort * max(same) if same else candidate.guess
 
     def _short(self, trial: Trial) -> None:
         train, valid = self._parts(0)

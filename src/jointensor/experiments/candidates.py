@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+from numba import get_num_threads
 
 from jointensor.baselines import fit_bias, fit_tables, fit_trees, refit_tables
+from jointensor.baselines.trees import MOST
 from jointensor.data.sparse import SparseTensor
 from jointensor.data.split import Split
 from jointensor.models.joint import JointModel
@@ -26,6 +28,9 @@ COMPANY = 3_000_000
 
 MANY = 300_000
 """Entries above which chains are shorter."""
+
+GROWING = 3e-6
+"""Seconds that trees take for each of the columns of an entry, on one core."""
 
 Kind = Literal["bias", "tables", "trees", "drawn", "joint"]
 
@@ -50,8 +55,8 @@ class Candidate:
     """How long it takes, compared with others of its kind."""
     share: float = 1.0
     """Most of the budget that one fit may take."""
-    at_least: float = 0.0
-    """Seconds that the first fit of its kind may take whatever the tensor: kernels may have to be compiled."""
+    guess: float = 0.0
+    """Seconds that a fit may take, where none of its kind was timed yet."""
 
     @property
     def refits(self) -> bool:
@@ -76,7 +81,7 @@ def candidates_for(tensor: SparseTensor) -> list[Candidate]:
         Candidate(drawn, "drawn", 2, linear=drawn, core=True),
         Candidate(shared, "drawn", 3, linear=shared, core=True, effort=2.0),
         Candidate("julia:4/16", "joint", 6, (4, 16), core=True),
-        Candidate("trees", "trees", 5, core=True, share=0.1, at_least=10.0),
+        Candidate("trees", "trees", 5, core=True, share=0.1, guess=_growing(tensor)),
     ]
     if len(tensor) <= COMPANY:
         found += [
@@ -93,8 +98,15 @@ def candidates_for(tensor: SparseTensor) -> list[Candidate]:
     found.append(Candidate(wide, "drawn", 11, linear=wide, after=shared, effort=4.0))
     # the paper's grid, and either half alone
     found += [Candidate(f"julia:{r}/{f}", "joint", 7, (r, f)) for r, f in ((10, 10), (16, 4), (0, 20), (20, 0))]
+    found.append(Candidate("avocado:20", "joint", 8, (0, 20), nonlinear="avocado"))
     found.append(Candidate("julia:4/32", "joint", 13, (4, 32), after="julia:4/16", effort=2.5))
     return found
+
+
+def _growing(tensor: SparseTensor) -> float:
+    """Seconds that trees may take; two at least, so that nothing has to be compiled in a budget of a few seconds."""
+    columns = tensor.n_modes * (tensor.n_modes + 2)  # two per label and pair, and a position
+    return max(2.0, min(len(tensor), MOST) * columns * GROWING / get_num_threads())
 
 
 def _epochs(entries: int, device: str) -> int:

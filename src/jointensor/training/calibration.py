@@ -143,7 +143,8 @@ def calibrate(left_out: LeftOut, shape: tuple[int, ...], fresh: LeftOut | None =
     quantiles = _quantiles(scaled, group, base.unseen, len(edges) + 1)
     many = [*np.bincount(group, minlength=len(edges) + 1), int(base.unseen.sum())]
     below = np.array([_below(row) if count >= MANY else 0.5 for row, count in zip(quantiles, many, strict=True)])
-    held = _held(scaled, group, quantiles, below)
+    # answers of other models, those of the folds, need not repeat where the answers of this one do
+    held = LEVELS.copy() if fresh is None else _held(scaled, group, quantiles, below)
     return Calibration(edges, scale if pays else None, quantiles, tuple(shape), below, held)
 
 
