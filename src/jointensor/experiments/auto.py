@@ -1,8 +1,8 @@
 """``--rank auto``: try structures on folds of the entries, keep what validates, and say why.
 
-screen     candidates on the first fold: a core first, then others, while what is good so far could still be
-           cross-fitted; further sizes of networks shortly first, the better half of them in full
+screen     candidates on the first fold: a core, then richer multilinear parts, as far as all folds could be afforded
 cross-fit  the few that are good together on the other folds: every entry is predicted by models that did not see it
+once more  further networks, shortly first, the better half of them in full; those that help on the other folds
 mix        weights that predict those entries best
 remember   neighbours along ordered modes, and tables, on what is left of them
 calibrate  intervals from the same left-out entries
@@ -42,7 +42,7 @@ HOPELESS = 1.1
 RESERVE = 0.12
 """Share that is left for mixing, remembering and calibrating."""
 
-CHEAP, NOT_FAR = 0.2, 1.5
+CHEAP, NOT_FAR = 0.2, 1.2
 """Share of the budget that all folds of a candidate may take, and times the least squared error it may have, to be
 cross-fitted in any case."""
 
@@ -122,8 +122,9 @@ class Search:
         """All stages; an interrupt goes on with what there is."""
         try:
             self._screen_core()
+            self._screen_drawn()
             self._cross_fit()
-            self._screen_more()
+            self._screen_networks()
             self._cross_fit()
         except KeyboardInterrupt:
             self.interrupted = True
@@ -141,12 +142,15 @@ class Search:
             else:
                 self._try(candidate)
 
-    def _screen_more(self) -> None:
-        """Whatever else there is time for, and promises something."""
-        more = [one for one in self.offered if not one.core]
-        for candidate in [one for one in more if one.kind == "drawn"]:
+    def _screen_drawn(self) -> None:
+        """Richer multilinear parts."""
+        for candidate in [one for one in self.offered if not one.core and one.kind == "drawn"]:
             if candidate.after in (None, self._best_of("drawn")):
                 self._try_if_worth(candidate)
+
+    def _screen_networks(self) -> None:
+        """Other sizes of networks, as far as there is time."""
+        more = [one for one in self.offered if not one.core]
         for candidate in [one for one in more if one.kind == "joint" and one.after is not None]:
             if candidate.after == self._best_of("joint"):
                 self._try_if_worth(candidate)

@@ -29,8 +29,8 @@ COMPANY = 3_000_000
 MANY = 300_000
 """Entries above which chains are shorter."""
 
-GROWING = 3e-6
-"""Seconds that trees take for each of the columns of an entry, on one core."""
+ENCODING, GROWING, THREADS = 1.5e-7, 3e-6, 4
+"""Seconds per column and entry that encoding takes, and growing trees on one core; and cores that help with it."""
 
 Kind = Literal["bias", "tables", "trees", "drawn", "joint"]
 
@@ -106,7 +106,8 @@ def candidates_for(tensor: SparseTensor) -> list[Candidate]:
 def _growing(tensor: SparseTensor) -> float:
     """Seconds that trees may take; two at least, so that nothing has to be compiled in a budget of a few seconds."""
     columns = tensor.n_modes * (tensor.n_modes + 2)  # two per label and pair, and a position
-    return max(2.0, min(len(tensor), MOST) * columns * GROWING / get_num_threads())
+    cells = len(tensor) * columns
+    return max(2.0, ENCODING * cells + GROWING * min(cells, MOST * columns) / min(get_num_threads(), THREADS))
 
 
 def _epochs(entries: int, device: str) -> int:
