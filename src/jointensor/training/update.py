@@ -178,22 +178,26 @@ def _learn(model: JointModel, indices: Tensor, values: Tensor, starts: Sequence[
 
 def _solve(g: Multilinear, indices: Tensor, targets: Tensor, starts: Sequence[int]) -> None:
     """New rows of every block, one block and one mode after the other; with draws, in each of them; then tables."""
+    left = targets - g.eval()(indices)  # kept up to date: with many draws, asking g takes time
     for _ in range(2):  # blocks lean on each other
         for name, block in g.blocks.items():
-            if not isinstance(block, Product | SharedPairs) or block.factors is None:
-                continue
-            if name in g.draws.names():
-                continue
-            left = targets - g.eval()(indices) + block(indices)
-            _solve_block(block, block.factors.stacked.detach(), indices, left, starts)
-    _solve_draws(g, indices, targets, starts)
+            if isinstance(block, Product | SharedPairs) and block.factors is not None and name not in g.draws.names():
+                left += block(indices)
+                _solve_block(block, block.factors.stacked.detach(), indices, left, starts)
+                left -= block(indices)
+    if g.draws.names():
+        _solve_draws(g, indices, left, starts)
+        left = targets - g(indices)
     for _ in range(2):
         for block in g.blocks.values():
             if isinstance(block, Combinations):
-                _tabulate(block, indices, targets - g.eval()(indices), float(g.draws.noise), starts)
+                left += block(indices)
+                _tabulate(block, indices, left, float(g.draws.noise), starts)
+                left -= block(indices)
 
 
-def _solve_draws(g: Multilinear, indices: Tensor, targets: Tensor, starts: Sequence[int]) -> None:
+def _solve_draws(g: Multilinear, indices: Tensor, left: Tensor, starts: Sequence[int]) -> None:
+    """New rows in every draw of every block; ``left`` is what all blocks leave."""
     for name in g.draws.names():
         block = g.blocks[name]
         assert isinstance(block, Product | SharedPairs)  # all that there are draws of
@@ -202,25 +206,27 @@ def _solve_draws(g: Multilinear, indices: Tensor, targets: Tensor, starts: Seque
         stored = buffers[f"{name}/whole" if block.sums else f"{name}/factors/stacked"]  # (draws, rows, R)
         single = block.factors.stacked.detach()
         kept = single.clone()
-        left = targets - g.eval()(indices)  # and what the block says itself, in the mean over its draws
+        wanted = left.clone()  # and what the block says itself, in the mean over its draws
         for one in stored:
             single.copy_(one)
-            left += block(indices) / len(stored)
+            wanted += block(indices) / len(stored)
+        left = wanted.clone()
         for one in stored:
             single.copy_(one)
-            _solve_block(block, single, indices, left, starts)
+            _solve_block(block, single, indices, wanted, starts)
             one.copy_(single)
+            left -= block(indices) / len(stored)
         single.copy_(kept)
 
 
-def _tabulate(block: Combinations, indices: Tensor, left: Tensor, noise: float, starts: Sequence[int]) -> None:
-    """Numbers for combinations with a new label: means of what is left, shrunk as the known ones are."""
+def _tabulate(block: Combinations, indices: Tensor, wanted: Tensor, noise: float, starts: Sequence[int]) -> None:
+    """Numbers for combinations with a new label: means of what is wanted, shrunk as the known ones are."""
     mine = torch.stack([indices[:, n] >= starts[n] for n in block.modes]).any(dim=0)
     known = block.effects.detach()[:-1, 0]
     size = float(known.square().mean()) if len(known) else 0.0
     if not mine.any() or not size:
         return
-    wanted = left[mine] + block(indices[mine]).detach()
+    wanted = wanted[mine]
     keys, rows = torch.unique(block._keys_of(indices[mine]), return_inverse=True)
     sums = wanted.new_zeros(len(keys)).index_add(0, rows, wanted)
     effects = sums / (torch.bincount(rows, minlength=len(keys)) + noise / size)
