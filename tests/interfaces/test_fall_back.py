@@ -10,8 +10,8 @@ from jointensor import SparseTensor, TensorCompleter, split, write_tensor
 from jointensor.baselines import fit_bias
 from jointensor.experiments.cells import Cell, CompareConfig, run_cell
 from jointensor.experiments.folder import load_run
-from jointensor.experiments.report import figure_rows
 from jointensor.experiments.specs import parse_model
+from jointensor.report.pages import figure_rows
 from jointensor.training.recipe import RECIPES
 
 SHAPE = (20, 18, 16)

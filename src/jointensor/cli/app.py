@@ -317,6 +317,20 @@ def select(
 
 
 @app.command()
+def report(
+    run: Annotated[Path, typer.Argument(help="Run folder, or the folder of a comparison.")],
+    quiet: a.Quiet = False,
+    json: a.Json = False,
+) -> None:
+    """Write report.html again: one page about a run or a comparison, to open and to send on."""
+    from jointensor.cli.screen import Screen
+    from jointensor.experiments.report import report as write_report
+
+    page = write_report(run)
+    Screen(quiet=quiet, json=json).note(f"report: {page}")
+
+
+@app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder to make.")] = Path("demo"),
     seed: Annotated[int, typer.Option(help="Seed of the generated data and of the models.", min=0)] = 0,

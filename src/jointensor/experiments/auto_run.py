@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jointensor.atomic import write_json, write_text
+from jointensor.atomic import write_json
 from jointensor.baselines import Baseline
 from jointensor.data.reading import Reading
 from jointensor.data.sparse import SparseTensor, join
@@ -18,7 +18,7 @@ from jointensor.data.split import Split
 from jointensor.experiments.auto import Auto, run_auto
 from jointensor.experiments.folder import METRICS, write_run
 from jointensor.experiments.judging import Entries, figures_of
-from jointensor.experiments.report import render_report
+from jointensor.experiments.report import write_run_report
 from jointensor.kernels import pick_engine
 from jointensor.metrics import measure
 from jointensor.training.fit import pick_device
@@ -69,7 +69,7 @@ def fill_auto(
         | _auto_circumstances(config, found, learnt, begin)
         | {"notes": [*reading.notes, found.reason], "files": checksums}
     )
-    write_text(path / "report.html", render_report(metrics, asdict(config), [], repr(reading.tensor)))
+    write_run_report(path, metrics, [], reading.tensor, found.predictor, test)
     write_json(path / METRICS, metrics)
     return metrics
 

@@ -2,7 +2,7 @@
 
 config.json        what was asked
 cells/*.json       one fit each; a cell that is there is not run again
-results.csv        a row per model; results.md, accuracy.png and accuracy_time.png show the same
+results.csv        a row per model; results.md, report.html and two pictures show the same
 environment.json   versions and machine
 """
 
@@ -29,6 +29,7 @@ from jointensor.errors import ConfigError, DataError, JointensorError, MissingPa
 from jointensor.experiments.cells import Cell, CompareConfig, cells_of, run_cell
 from jointensor.experiments.comparison import as_csv, as_markdown, draw, rows_of
 from jointensor.experiments.folder import CONFIG, environment, new_folder
+from jointensor.experiments.report import write_comparison_report
 from jointensor.experiments.run import Listener, read_source
 from jointensor.experiments.specs import parse_models
 from jointensor.training.fit import check_fit, pick_device
@@ -201,4 +202,5 @@ def _write_results(path: Path, config: CompareConfig, listener: Listener) -> lis
         draw(rows, path)
     except MissingPackageError as error:
         listener.on_note(f"no pictures: {error}")
+    write_comparison_report(path)
     return rows

@@ -17,8 +17,8 @@ from jointensor.errors import MissingPackageError
 from jointensor.evaluation.components import draw_components, read_components
 from jointensor.experiments.folder import Run, load_run, new_folder
 from jointensor.experiments.predict import complete_file
-from jointensor.experiments.report import figure_rows
 from jointensor.experiments.run import Listener, RunConfig, run
+from jointensor.report.pages import figure_rows
 
 MODELS = {"JULIA 4/16": ("run", (4, 16)), "CP 20": ("run-cp", (20, 0)), "network 20": ("run-network", (0, 20))}
 """Same total number of components, multilinear/nonlinear."""

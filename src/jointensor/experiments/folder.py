@@ -2,7 +2,7 @@
 
 config.json        what was asked: absolute source, its hash, every option
 checkpoints/       states of a training that is under way
-model.safetensors  labels.json  history.jsonl  environment.json  report.html
+model.safetensors  labels.json  history.jsonl  environment.json  report.html  report.json
 metrics.json       written last, with the checksums of the others: without it the run is unfinished
 """
 

@@ -1,80 +1,92 @@
-"""One page about a run that can be opened and sent on: figures, how training went, options."""
+"""``report.html`` of a folder: written with every fit and comparison, and again by ``jointensor report``."""
 
 from __future__ import annotations
 
 import json
-from importlib.resources import files
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment
-
+from jointensor.atomic import write_json, write_text
+from jointensor.data.sparse import SparseTensor
+from jointensor.errors import RunError
+from jointensor.experiments.comparison import TITLES, cells_for_people, rows_of
+from jointensor.experiments.folder import CONFIG, METRICS
+from jointensor.report.facts import component_facts, data_facts, filled_facts, history_facts, quality_facts
+from jointensor.report.pages import render_comparison, render_run
+from jointensor.training.ensemble import Ensemble
 from jointensor.training.history import Epoch
+from jointensor.training.predictor import Predictor
 
-COLOURS = {
-    "warm start": "#b07c00",
-    "alternate: nonlinear": "#a03070",
-    "alternate: linear": "#1f6f8b",
-    "refine": "#2f7d32",
-}
-WIDTH, HEIGHT = 720, 240
+if TYPE_CHECKING:
+    from jointensor.experiments.judging import Entries
+
+FACTS, PAGE, CELLS = "report.json", "report.html", "cells"
 
 
-def render_report(metrics: dict[str, Any], config: dict[str, Any], history: list[Epoch], tensor: str) -> str:
-    """The page as text, self-contained: no scripts, no outside files."""
-    template = files("jointensor.experiments").joinpath("report.html.j2").read_text(encoding="utf-8")
-    page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(template)
-    return page.render(
-        metrics=metrics,
-        rows=figure_rows(metrics),
-        config={k: json.dumps(v, ensure_ascii=False) for k, v in config.items()},
-        curve=loss_curve(history),
-        colours=COLOURS,
-        tensor=tensor,
-        number=lambda value: "–" if value is None else f"{value:.4g}",
-        width=WIDTH,
-        height=HEIGHT,
-    )
+def write_run_report(
+    path: Path,
+    metrics: dict[str, Any],
+    history: list[Epoch],
+    tensor: SparseTensor,
+    predictor: Predictor | Ensemble,
+    judged: Entries,
+) -> None:
+    """Gather what the page shows, keep it as ``report.json``, and write the page.
 
-
-def figure_rows(metrics: dict[str, Any]) -> list[dict[str, Any]]:
-    """One row per model, the joint model first, with its skill over the mean predictor."""
-    part = "test" if metrics["test"] is not None else "valid"
-    joint = metrics["returned"].get("joint", metrics)  # its own figures, where another model was returned
-    name = "auto" if "auto" in metrics else "joint model"
-    every = {name: joint[part], **{k: v[part] for k, v in metrics["baselines"].items()}}
-    known = {name: figures for name, figures in every.items() if figures is not None}
-    if not known:
-        return []
-    best = min((f["rmse"] for f in known.values() if f["rmse"] is not None), default=None)
-    mean = known.get("mean", {}).get("rmse")  # a search without test entries has figures of its own alone
-    return [
-        {
-            "model": name,
-            "on": part,
-            **{key: figures[key] for key in ("rmse", "mae", "rfe", "n")},
-            "skill": None if not mean or figures["rmse"] is None else 1 - figures["rmse"] / mean,
-            "best": figures["rmse"] == best,
-        }
-        for name, figures in known.items()
-    ]
-
-
-def loss_curve(history: list[Epoch]) -> dict[str, Any] | None:
-    """Points of the training and validation figures of the last attempt, scaled to the drawing."""
-    rows = [row for row in history if row.attempt == history[-1].attempt] if history else []
-    if len(rows) < 2:
-        return None
-    figures = [f for row in rows for f in (row.train_loss, row.valid_loss) if f is not None]
-    low, high = min(figures), max(figures)
-    span = (high - low) or 1.0
-
-    def at(k: int, figure: float) -> tuple[float, float]:
-        return round(k * WIDTH / (len(rows) - 1), 1), round(HEIGHT * (1 - (figure - low) / span), 1)
-
-    return {
-        "low": low,
-        "high": high,
-        "epochs": len(rows),
-        "train": " ".join("{},{}".format(*at(k, row.train_loss)) for k, row in enumerate(rows)),
-        "valid": [(*at(k, row.valid_loss), row.phase) for k, row in enumerate(rows) if row.valid_loss is not None],
+    Parameters
+    ----------
+    path
+        The run folder, with its configuration and environment.
+    metrics
+        What ``metrics.json`` will hold.
+    history
+        Epochs of all attempts.
+    tensor
+        All observed entries.
+    predictor
+        What answers.
+    judged
+        Entries that it was not trained on; may be none.
+    """
+    facts = {
+        "data": data_facts(tensor),
+        "history": history_facts(history),
+        "quality": quality_facts(predictor, tensor.modes, *judged) if len(judged[1]) else None,
+        "components": component_facts(predictor.model, tensor.modes),
+        "filled": filled_facts(predictor, tensor),
     }
+    write_json(path / FACTS, facts)
+    write_text(path / PAGE, render_run(facts, metrics, _read(path / CONFIG), _read(path / "environment.json")))
+
+
+def report(path: Path) -> Path:
+    """Write the page of a finished run or of a comparison again; returns where it is."""
+    if not path.is_dir():
+        raise RunError(f"there is no folder {path}")
+    if (path / CELLS).is_dir():
+        write_comparison_report(path)
+    elif (path / METRICS).exists():
+        facts = _read(path / FACTS) if (path / FACTS).exists() else {}
+        page = render_run(facts, _read(path / METRICS), _read(path / CONFIG), _read(path / "environment.json"))
+        write_text(path / PAGE, page)
+    else:
+        raise RunError(f"{path} is neither a finished run nor a comparison: it has no {METRICS} and no {CELLS}/")
+    return path / PAGE
+
+
+def write_comparison_report(path: Path) -> None:
+    """The page of a comparison, from its cells."""
+    config = _read(path / CONFIG)
+    results = [_read(file) for file in sorted((path / CELLS).glob("*.json"))]
+    models = [model for model in config["models"] if any(one["model"] == model for one in results)]
+    rows = rows_of(models, results)
+    cells = [cells_for_people(row) for row in rows]
+    write_text(path / PAGE, render_comparison(rows, TITLES, cells, config, _read(path / "environment.json")))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} is missing or damaged: {error}") from None
+    return found

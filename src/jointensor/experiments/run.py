@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from jointensor.atomic import sha256, write_json, write_text
+from jointensor.atomic import sha256, write_json
 from jointensor.baselines import Tables, fit_baselines
 from jointensor.data.entries import read_entries
 from jointensor.data.files import read_tensor
@@ -21,7 +21,7 @@ from jointensor.evaluation.evaluate import evaluate_entries
 from jointensor.experiments.folder import CONFIG, METRICS, new_folder, read_config, write_run
 from jointensor.experiments.judging import Entries, calibrate_on, figures_of
 from jointensor.experiments.remember import FOLDS, remember
-from jointensor.experiments.report import render_report
+from jointensor.experiments.report import write_run_report
 from jointensor.models.joint import JointModel
 from jointensor.models.multilinear import by_position, without_memory
 from jointensor.training.ensemble import Ensemble
@@ -155,7 +155,8 @@ def _fill(path: Path, config: RunConfig, listener: Listener) -> dict[str, Any]:
         | _circumstances(config, fitted, tensor, parts, begin)
         | {"notes": [*reading.notes, *fitted.notes, *notes], "files": checksums}
     )
-    write_text(path / "report.html", render_report(metrics, asdict(config), fitted.history, repr(tensor)))
+    held = test if len(test[1]) else (parts.valid.indices, parts.valid.values)
+    write_run_report(path, metrics, fitted.history, tensor, predictor, held)
     write_json(path / METRICS, metrics)
     return metrics
 

@@ -1,0 +1,231 @@
+"""What a report shows, as plain data, kept in the run folder: the page can be made again without the source.
+
+data         shape, values, entries per label
+history      figures of every epoch, by attempt and phase
+quality      predicted beside true values, error by label, share of test entries inside intervals
+components   weights and loadings of the multilinear components
+filled       some cells that were missing, with intervals
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jointensor.data.modes import Mode
+from jointensor.data.sparse import SparseTensor, cell_keys
+from jointensor.evaluation.components import read_components
+from jointensor.models.joint import JointModel
+from jointensor.training.calibration import LeftOut, calibrate
+from jointensor.training.ensemble import Ensemble
+from jointensor.training.history import Epoch
+from jointensor.training.predictor import Predictor
+
+Facts = dict[str, Any]
+
+COLUMNS = 30
+"""Of a histogram."""
+
+POINTS = 120
+"""Most points of a curve along a mode."""
+
+SHOWN = 600
+"""Test entries that are drawn as points."""
+
+JUDGED = 200_000
+"""Test entries that are looked at."""
+
+TOP = 8
+"""Labels that are named."""
+
+FEWEST = 5
+"""Test entries of a label without which its error says nothing."""
+
+LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+"""Of intervals that are checked."""
+
+SAMPLE = 12
+"""Missing cells that are shown."""
+
+MOST_EPOCHS = 400
+"""Of an attempt that are drawn."""
+
+
+def data_facts(tensor: SparseTensor) -> Facts:
+    """What the data are."""
+    counts, edges = np.histogram(tensor.values, COLUMNS)
+    cells = math.prod(tensor.shape)
+    return {
+        "shape": list(tensor.shape),
+        "entries": len(tensor),
+        "density": len(tensor) / cells,
+        "values": {
+            "edges": edges.tolist(),
+            "counts": counts.tolist(),
+            "mean": float(tensor.values.mean(dtype=np.float64)),
+            "sd": float(tensor.values.std(dtype=np.float64)),
+            "low": float(tensor.values.min()),
+            "high": float(tensor.values.max()),
+        },
+        "modes": [_mode_facts(tensor, n, mode) for n, mode in enumerate(tensor.modes)],
+    }
+
+
+def _mode_facts(tensor: SparseTensor, n: int, mode: Mode) -> Facts:
+    counts = np.bincount(tensor.indices[:, n], minlength=mode.size)
+    ordered = mode.order != "none"
+    along = counts if ordered else np.sort(counts)[::-1]
+    return {
+        "name": mode.name,
+        "size": mode.size,
+        "order": mode.order,
+        "least": int(counts.min()),
+        "median": float(np.median(counts)),
+        "most": int(counts.max()),
+        "without": int((counts == 0).sum()),
+        "curve": _thinned(along.astype(float)),
+        "labels": _axis_labels(mode) if ordered else None,
+    }
+
+
+def _thinned(values: NDArray[np.float64]) -> list[list[float]]:
+    """Places and means of at most ``POINTS`` stretches of a curve."""
+    bounds = np.unique(np.linspace(0, len(values), min(len(values), POINTS) + 1).astype(int))
+    return [[(a + b - 1) / 2, float(values[a:b].mean())] for a, b in pairwise(bounds)]
+
+
+def _axis_labels(mode: Mode) -> list[list[Any]]:
+    """A few positions of an ordered mode and their labels."""
+    places = np.unique(np.linspace(0, mode.size - 1, 3).astype(int))
+    return [[int(i), mode.label(int(i))[:10]] for i in places]
+
+
+def quality_facts(
+    predictor: Predictor | Ensemble, modes: Sequence[Mode], indices: NDArray[np.integer], values: NDArray[Any]
+) -> Facts | None:
+    """How predictions compare with values that were not used for training; ``None`` where there are none."""
+    known = np.flatnonzero(np.all(indices >= 0, axis=1))
+    known = known[:: 1 + len(known) // JUDGED]
+    if not len(known):
+        return None
+    indices, truth = indices[known], np.asarray(values, dtype=np.float64)[known]
+    predicted = predictor.predict(indices).astype(np.float64)
+    shown = np.linspace(0, len(truth) - 1, min(SHOWN, len(truth))).astype(int)
+    return {
+        "n": len(truth),
+        "points": np.stack([truth[shown], predicted[shown]], axis=1).round(6).tolist(),
+        "modes": [_errors_by_label(mode, indices[:, n], predicted - truth) for n, mode in enumerate(modes)],
+        "calibration": _calibration(predictor, indices, truth, predicted),
+    }
+
+
+def _errors_by_label(mode: Mode, column: NDArray[np.integer], errors: NDArray[np.float64]) -> Facts:
+    """RMSE by label: along an ordered mode, and for the labels where it is largest."""
+    counts = np.bincount(column, minlength=mode.size)
+    squares = np.bincount(column, errors**2, minlength=mode.size)
+    rmse = np.sqrt(squares / np.maximum(counts, 1))
+    enough = np.flatnonzero(counts >= FEWEST)
+    worst = enough[np.argsort(-rmse[enough], kind="stable")][:TOP]
+    groups = np.array_split(np.arange(mode.size), min(mode.size, POINTS // 2))
+    pooled = [(float(g.mean()), counts[g].sum(), squares[g].sum()) for g in groups]
+    curve = [[place, math.sqrt(total / count)] for place, count, total in pooled if count]
+    return {
+        "name": mode.name,
+        "worst": [[mode.label(int(i)), float(rmse[i]), int(counts[i])] for i in worst],
+        "curve": curve if mode.order != "none" else None,
+        "labels": _axis_labels(mode) if mode.order != "none" else None,
+    }
+
+
+def _calibration(
+    predictor: Predictor | Ensemble,
+    indices: NDArray[np.integer],
+    truth: NDArray[np.float64],
+    predicted: NDArray[np.float64],
+) -> list[list[float]] | None:
+    """Levels, and shares of entries inside such intervals: each half of them by the other half's, where the model's own
+    intervals come from these entries; an ensemble has never seen them.
+    """
+    if predictor.calibration is None:
+        return None
+    unseen = predictor.unseen(indices)
+    inside = np.zeros(len(LEVELS))
+    if isinstance(predictor, Ensemble):
+        judged = [(predictor.calibration, np.ones(len(truth), dtype=bool))]
+    else:
+        all_ = LeftOut(indices, predicted, truth - predicted, unseen)
+        even = np.arange(len(truth)) % 2 == 0
+        judged = [(calibrate(all_.at(~half), predictor.shape), half) for half in (even, ~even) if (~half).sum() >= 2]
+    for calibration, here in judged:
+        for k, level in enumerate(LEVELS):
+            ends = calibration.interval(indices[here], predicted[here], level, unseen[here])
+            inside[k] += np.sum((truth[here] >= ends[:, 0]) & (truth[here] <= ends[:, 1]))
+    return [[level, float(share)] for level, share in zip(LEVELS, inside / len(truth), strict=True)]
+
+
+def component_facts(model: JointModel | None, modes: Sequence[Mode]) -> list[Facts]:
+    """Multilinear components, largest first: loadings along ordered modes, and the largest ones of others."""
+    factors = [] if model is None else model.linear_factors
+    if not len(factors):
+        return []
+    found = read_components([np.asarray(factor) for factor in factors], modes)
+    total = float(found.weights.sum()) or 1.0
+    return [
+        {
+            "weight": float(weight),
+            "share": float(weight) / total,
+            "modes": [_loadings(found.factors[n][:, r], mode, found.top(r, n, TOP)) for n, mode in enumerate(modes)],
+        }
+        for r, weight in enumerate(found.weights)
+    ]
+
+
+def _loadings(column: NDArray[np.float64], mode: Mode, top: list[tuple[str, float]]) -> Facts:
+    ordered = mode.order != "none"
+    return {
+        "name": mode.name,
+        "curve": _thinned(column) if ordered else None,
+        "labels": _axis_labels(mode) if ordered else None,
+        "top": None if ordered else [list(one) for one in top],
+    }
+
+
+def filled_facts(predictor: Predictor | Ensemble, tensor: SparseTensor, seed: int = 0) -> Facts:
+    """Some missing cells whose labels are all known, what is predicted for them, and 90 % intervals."""
+    generator = np.random.default_rng([seed, 77])
+    # labels as often as they occur: cells that somebody may ask for
+    drawn = np.stack(
+        [generator.choice(tensor.indices[:, n], 8 * SAMPLE) for n in range(tensor.n_modes)], axis=1
+    )  # (cells, modes)
+    keys = cell_keys(np.concatenate([tensor.indices, drawn]), tensor.shape)
+    missing = ~np.isin(keys[len(tensor) :], keys[: len(tensor)])
+    cells = np.unique(drawn[missing], axis=0)
+    cells = cells[generator.permutation(len(cells))[:SAMPLE]]
+    has = predictor.calibration is not None
+    ends = predictor.interval(cells, 0.9) if has and len(cells) else np.zeros((len(cells), 2))
+    predicted = predictor.predict(cells) if len(cells) else np.zeros(0)
+    return {
+        "modes": [mode.name for mode in tensor.modes],
+        "rows": [
+            {
+                "labels": [mode.label(int(i)) for mode, i in zip(tensor.modes, cell, strict=True)],
+                "value": float(value),
+                "interval": [float(end[0]), float(end[1])] if has else None,
+            }
+            for cell, value, end in zip(cells, predicted, ends, strict=True)
+        ],
+    }
+
+
+def history_facts(history: Sequence[Epoch]) -> list[Facts]:
+    """Epochs of every attempt: figures and the phase they belong to."""
+    attempts: dict[int, list[Facts]] = {}
+    for row in history:
+        one = {"train": row.train_loss, "valid": row.valid_loss, "phase": row.phase}
+        attempts.setdefault(row.attempt, []).append(one)
+    return [{"attempt": number, "epochs": rows[:: 1 + len(rows) // MOST_EPOCHS]} for number, rows in attempts.items()]
