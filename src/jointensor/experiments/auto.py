@@ -29,7 +29,7 @@ from jointensor.experiments.folds import FOLDS, held_out, make_folds
 from jointensor.experiments.mixing import greedy, mixed_error
 from jointensor.training.calibration import LeftOut, calibrate
 from jointensor.training.ensemble import Ensemble, Member
-from jointensor.training.memory import WORTH, fit_memory
+from jointensor.training.memory import fit_memory
 from jointensor.training.predictor import Predictor
 from jointensor.training.weights import load_predictor, save_predictor
 
@@ -321,18 +321,30 @@ class Search:
         mixed = sum(weight * said[name].astype(np.float64) for name, weight in weights.items())
         # along any other mode the neighbours of an entry are of its own group: new groups have none
         along = [n for n in self.groups if entries.modes[n].order != "none"] if self.groups else None
-        memory = fit_memory(entries, truth - mixed, self.folds[where], along=along)
-        predicted = self._clip(truth - memory.left)
+        # refitted tables know of the other entries what residuals of left-out ones say once more
+        tables = bool(len(self.fresh)) or self._tabulated(weights) < 0.5
+        memory = fit_memory(
+            entries, truth - mixed, self.folds[where], tables=tables, along=along, groups=self.groups
+        )  # fmt: skip
         fallback = fit_bias(self.tensor, self.tensor.take(np.zeros(0, dtype=np.int64)))
         low, high = float(self.tensor.values.min()), float(self.tensor.values.max())
+        predictor = Ensemble(members, memory.parts, fallback, low, high)
+        if len(self.fresh):
+            memory = memory.first(predictor.enough_memory(self.fresh))
+            predictor = replace(predictor, memory=memory.parts)
+        predicted = self._clip(truth - memory.left)
         answers = np.full(len(self.tensor) + len(self.fresh), np.nan, dtype=np.float32)
         answers[self.places[where]] = predicted
-        predictor = Ensemble(members, memory.parts, fallback, low, high)
         left_out = LeftOut(entries.indices, predicted, truth - predicted, self._cold(entries, self.folds[where]))
         predictor = replace(
             predictor, calibration=calibrate(left_out, self.tensor.shape, self._untouched(predictor), self.seed)
         )
-        return self._explain(predictor, said, truth, weights, memory.notes, answers, folds)
+        return self._explain(predictor, said, truth, weights, memory.names, answers, folds)
+
+    def _tabulated(self, weights: dict[str, float]) -> float:
+        """Share of the mix that tabulates combinations of labels itself."""
+        tabulate = [name for name in weights if "tables" in name or self.trials[name].candidate.kind == "trees"]
+        return sum(weights[name] for name in tabulate)
 
     def _untouched(self, predictor: Ensemble) -> LeftOut | None:
         """Entries that nothing was learnt from, seen by what answers."""
@@ -373,7 +385,7 @@ class Search:
         said: dict[str, NDArray[np.float32]],
         truth: NDArray[np.float32],
         weights: dict[str, float],
-        memory: tuple[tuple[str, float], ...],
+        kept: list[str],
         answers: NDArray[np.float32],
         folds: list[int],
     ) -> Auto:
@@ -392,7 +404,6 @@ class Search:
         final = float(np.sqrt(np.mean((said_at[known] - self.tensor.values[known]) ** 2)))
         figures = {"single": rmse[best], "mix": float(np.sqrt(np.mean((mix - truth) ** 2))), "all": final}
         parts = ", ".join(f"{weight:.0%} {name}" for name, weight in weights.items())
-        kept = [name for name, gain in memory if gain >= WORTH]
         reason = (
             f"on {len(truth):,} entries that were left out, {best} alone has an RMSE of {rmse[best]:.4g}, "
             f"the mix ({parts}) {figures['mix']:.4g}"

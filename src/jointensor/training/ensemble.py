@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from jointensor.baselines.tables import Mean, Tables
 from jointensor.baselines.trees import Trees
+from jointensor.data.sparse import SparseTensor
 from jointensor.models.joint import JointModel
 from jointensor.training.calibration import Calibration
 from jointensor.training.local import Local
@@ -102,6 +103,15 @@ class Ensemble:
         for one in self.memory:
             total += one.predict(indices)
         return total
+
+    def enough_memory(self, fresh: SparseTensor) -> int:
+        """How many parts of the memory, the first ones, predict entries best that nothing was learnt from."""
+        said = self.mix(fresh.indices)
+        errors = []
+        for part in (None, *self.memory):
+            said = said if part is None else said + part.predict(fresh.indices)
+            errors.append(float(np.mean((np.clip(said, self.low, self.high) - fresh.values) ** 2)))
+        return int(np.argmin(errors))
 
     def n_parameters(self) -> int:
         """All numbers that were learnt."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from jointensor.baselines.tables import Tables, fit_tables, refit_tables
 from jointensor.data.sparse import SparseTensor
+from jointensor.data.split import groups_of
 from jointensor.training.ensemble import Memory
 from jointensor.training.local import Local, numbered
 
@@ -28,7 +29,19 @@ class Remembered:
     parts: tuple[Memory, ...]
     left: NDArray[np.float64]
     notes: tuple[tuple[str, float], ...]
-    """What was tried, and the share of the squared error it took away."""
+    """What was tried, and the share of the squared error it took away; those that are kept come first."""
+    said: tuple[NDArray[np.float64], ...] = ()
+    """What each part says of the entries it was fitted to, without them."""
+
+    @property
+    def names(self) -> list[str]:
+        """Of the parts that are kept."""
+        return [name for name, _ in self.notes[: len(self.parts)]]
+
+    def first(self, count: int) -> Remembered:
+        """The first parts alone."""
+        left = self.left + sum(self.said[count:], np.zeros_like(self.left))
+        return Remembered(self.parts[:count], left, self.notes[:count], self.said[:count])
 
 
 def fit_memory(
@@ -38,6 +51,7 @@ def fit_memory(
     *,
     tables: bool = True,
     along: Sequence[int] | None = None,
+    groups: Sequence[int] = (),
 ) -> Remembered:
     """Neighbours along every ordered mode, then tables, as far as they take away some of the error.
 
@@ -53,8 +67,11 @@ def fit_memory(
         Whether tables are tried at all.
     along
         Modes whose neighbours are asked; all ordered ones where it is not said.
+    groups
+        Modes whose labels, taken together, will be new in what is asked.
     """
     left = residuals.astype(np.float64)
+    heard: list[NDArray[np.float64]] = []
     parts: list[Memory] = []
     notes: list[tuple[str, float]] = []
     if along is None:
@@ -69,16 +86,19 @@ def fit_memory(
         if gains[best] < WORTH:
             break
         parts.append(part)
+        heard.append(said)
         left = left - said
         tried = [other for other in tried if other is not one]
     if tables and tensor.n_modes > 2:
-        table, said = _cross_fit_tables(tensor, left, folds)
+        table, said = _cross_fit_tables(tensor, left, folds, groups)
         gain = _gain(left, said)
         notes.append(("tables", gain))
         if gain >= WORTH:
             parts.append(table)
+            heard.append(said)
             left = left - said
-    return Remembered(tuple(parts), left, tuple(notes))
+    notes.sort(key=lambda note: note[1] < WORTH)
+    return Remembered(tuple(parts), left, tuple(notes), tuple(heard))
 
 
 def _gain(left: NDArray[np.float64], said: NDArray[np.float64]) -> float:
@@ -102,13 +122,14 @@ class _Along:
 
 
 def _cross_fit_tables(
-    tensor: SparseTensor, left: NDArray[np.float64], folds: NDArray[np.integer]
+    tensor: SparseTensor, left: NDArray[np.float64], folds: NDArray[np.integer], groups: Sequence[int]
 ) -> tuple[Tables, NDArray[np.float64]]:
     """Tables of all entries, and what those of the other folds say of every entry."""
     values = tensor.with_values(left)
     said = np.zeros(len(left))
     if (folds == folds[0]).all():  # everything was left out at once: any parts will do
-        folds = np.random.default_rng(0).permutation(len(left)) % 3
+        count, member = groups_of(tensor, groups)
+        folds = (np.random.default_rng(0).permutation(count) % 3)[member]
     names = np.unique(folds)
     first = folds == names[0]
     shape = fit_tables(values.take(np.flatnonzero(~first)), values.take(np.flatnonzero(first)))
