@@ -152,6 +152,26 @@ def table(out):
             )
 
 
+def markdown(out):
+    """One row per model, one column per tensor: mean RMSE over splits, and on how many of them `auto` is lower."""
+    rows = [json.loads(path.read_text()) for path in sorted(out.glob("*.json"))]
+    rows = [row for row in rows if row["rmse"] is not None]
+    tensors = sorted({row["tensor"] for row in rows})
+    found = {(row["tensor"], row["model"], row["split_seed"]): row["rmse"] for row in rows}
+    names = list(dict.fromkeys(["auto", *(row["model"] for row in rows)]))
+    print("| | " + " | ".join(tensors) + " |\n|---" + "|---:" * len(tensors) + "|")
+    for name in names:
+        cells = []
+        for tensor in tensors:
+            seeds = [seed for one, model, seed in found if one == tensor and model == name]
+            both = [seed for seed in seeds if (tensor, "auto", seed) in found]
+            lower = sum(found[tensor, "auto", seed] < found[tensor, name, seed] for seed in both)
+            mean = np.mean([found[tensor, name, seed] for seed in both]) if both else None
+            count = f" ({len(both)})" if name == "auto" else f" ({lower}/{len(both)})"
+            cells.append("–" if mean is None else f"{mean:.4g}{count}")
+        print(f"| {name} | " + " | ".join(cells) + " |")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path, nargs="?")
@@ -164,10 +184,13 @@ def main():
     parser.add_argument("--only", nargs="*", help="models to run, by name")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results") / "auto")
     parser.add_argument("--table", action="store_true", help="print what there is")
+    parser.add_argument("--markdown", action="store_true", help="print it as one table")
     options = parser.parse_args()
     if options.source is not None:
         run(options)
-    if options.table or options.source is None:
+    if options.markdown:
+        markdown(options.out)
+    elif options.table or options.source is None:
         table(options.out)
 
 

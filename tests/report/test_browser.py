@@ -13,7 +13,8 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
 
-MEASURE = """<!doctype html><iframe id=page src="{page}" style="width:{width}px;height:3000px;border:0"></iframe><pre id=said></pre>
+MEASURE = """<!doctype html>
+<iframe id=page src="{page}" style="width:{width}px;height:3000px;border:0"></iframe><pre id=said></pre>
 <script>
 document.getElementById("page").onload = () => {{
   const page = document.getElementById("page").contentDocument;
@@ -25,7 +26,8 @@ document.getElementById("page").onload = () => {{
     }});
   }});
   document.getElementById("said").textContent = "width=" + page.documentElement.scrollWidth
-    + " plots=" + page.querySelectorAll("svg").length + " clipped=" + clipped.map(s => s.getAttribute("aria-label")).join("|") + ";";
+    + " plots=" + page.querySelectorAll("svg").length
+    + " clipped=" + clipped.map(s => s.getAttribute("aria-label")).join("|") + ";";
 }};
 </script>"""
 
@@ -36,9 +38,9 @@ def browse(page, tmp_path, width):
     probe.write_text(MEASURE.format(page=page.as_uri(), width=width))
     done = subprocess.run(
         [
-            CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-web-security", "--enable-logging=stderr",
-            "--allow-file-access-from-files", "--virtual-time-budget=4000", f"--user-data-dir={tmp_path / 'profile'}",
-            "--dump-dom", probe.as_uri(),
+            CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-web-security",
+            "--enable-logging=stderr", "--allow-file-access-from-files", "--virtual-time-budget=4000",
+            f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", probe.as_uri(),
         ],
         capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
