@@ -10,6 +10,7 @@ import typer
 
 from jointensor._version import __version__
 from jointensor.cli import arguments as a
+from jointensor.cli.catalogue import data
 from jointensor.errors import ConfigError, JointensorError, RunError
 
 app = typer.Typer(
@@ -20,6 +21,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(data, name="data")
 
 
 def main() -> None:
@@ -314,6 +316,41 @@ def select(
     )  # fmt: skip
     write_selection(found, out)
     screen.selection(found, out)
+
+
+@app.command()
+def reproduce(
+    name: Annotated[
+        str, typer.Argument(help="table1, figure2, figure3, table2, table3, figure4, table4, figure5 or claims.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for cells, tables and pictures; finished cells are kept.")],
+    data: Annotated[Path | None, typer.Option(help="Folder with the tensors.", metavar="FOLDER")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Small generated tensors: shows that it runs.")] = False,
+    seeds: Annotated[int, typer.Option(help="Seeds of every fit.", min=1)] = 3,
+    only: Annotated[
+        str | None, typer.Option(help="Data sets, by the paper's names: Facebook,NeurIPS.", metavar="NAMES")
+    ] = None,
+    device: a.Device = "auto",
+    budget: Annotated[float | None, typer.Option(help="Seconds for one fit.", min=0)] = None,
+    jobs: Annotated[int, typer.Option(help="Fits at a time.", min=1)] = 1,
+    quiet: a.Quiet = False,
+    json: a.Json = False,
+) -> None:
+    """Repeat an experiment of the paper: ours beside its numbers, and whether its claims hold."""
+    from jointensor.cli.screen import Screen
+    from jointensor.experiments.reproduce.paper import DATASETS
+    from jointensor.experiments.reproduce.run import reproduce as run_experiment
+    from jointensor.experiments.reproduce.study import Setting
+
+    screen = Screen(quiet=quiet, json=json)
+    chosen = DATASETS if only is None else tuple(one.strip() for one in only.split(","))
+    setting = Setting(
+        out, data, quick=quick, seeds=seeds, datasets=chosen, device=device, budget=budget, jobs=jobs,
+        on_cell=lambda cell, done, total: screen.note(f"{done} of {total}: {cell['model']}"),
+    )  # fmt: skip
+    outcome, page = run_experiment(name, setting)
+    screen.outcome(outcome)
+    screen.note(f"page: {page}")
 
 
 @app.command()

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from rich.table import Column, Table
 from jointensor.evaluation.components import Components
 from jointensor.experiments.compare import OnCell
 from jointensor.experiments.comparison import TITLES, cells_for_people
+from jointensor.experiments.reproduce.study import Outcome
 from jointensor.experiments.run import Listener
 from jointensor.experiments.select import Selection
 from jointensor.report.pages import figure_rows
@@ -140,6 +142,18 @@ class Screen:
             f"chosen: {found.chosen[0]}/{found.chosen[1]}, the fewest components within one standard error of the best "
             f"({found.best[0]}/{found.best[1]}); F is only ever large enough, it cannot be identified; see {out}"
         )
+
+    def outcome(self, outcome: Outcome) -> None:
+        """The table of an experiment, and whether the paper's claims hold."""
+        claims = [asdict(one) for one in outcome.findings]
+        if self._as_json({"title": outcome.title, "rows": [list(row) for row in outcome.rows], "claims": claims}):
+            return
+        table = Table(*map(_whole, outcome.header), title=outcome.title, box=SIMPLE)
+        for row in outcome.rows:
+            table.add_row(*map(escape, row))
+        self.main.print(table)
+        for one in outcome.findings:
+            self.result(f"{one.answer}: {one.claim} ({one.because})")
 
     def trials(self, auto: dict[str, Any]) -> None:
         """What a search tried, and why it chose."""

@@ -176,3 +176,29 @@ def _above(low: float, high: float) -> float:
 
 def _size(span: float) -> float:
     return span if span > 0 else 1.0
+
+
+STYLE = (
+    "text{font:11px system-ui,sans-serif;fill:#4d5b69}.end{text-anchor:end}.middle{text-anchor:middle}"
+    ".grid{stroke:#dde3ea}.axis{stroke:#8794a1}.line{fill:none;stroke-width:1.8}"
+    ".k0{stroke:#1a6985;fill:#1a6985}.k1{stroke:#a8431f;fill:#a8431f}.k2{stroke:#2f7d32;fill:#2f7d32}.line{fill:none}"
+)
+"""Of drawings that stand alone."""
+
+
+def lines_as_svg(lines: dict[str, list[tuple[float, float]]], title: str) -> str:
+    """Named lines in one file of their own."""
+    points = [point for one in lines.values() for point in one]
+    if not points:
+        points = [(0.0, 0.0)]
+    xs, ys = [x for x, _ in points], [y for _, y in points]
+    room = 0.08 * _size(max(ys) - min(ys))
+    size = (480, 280)
+    plot = Plot((min(xs), max(xs)), (min(ys) - room, max(ys) + room), titles=(title, ""), size=size)
+    for k, (name, one) in enumerate(lines.items()):
+        if len(one) > 1:
+            plot.line(one, f"k{k % 3}")
+        plot.dots(one, f"k{k % 3}", 3)
+        plot.parts.append(f'<text x="{LEFT + 8 + 110 * k}" y="12" class="k{k % 3}" stroke="none">{escape(name)}</text>')
+    inside = f"<style>{STYLE}</style>" + "".join(plot.parts)
+    return _wrap(inside, title, size).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)

@@ -1,0 +1,72 @@
+"""``jointensor reproduce``: every experiment runs, keeps what is finished, and answers the paper's claims."""
+
+import json
+import xml.etree.ElementTree as ET
+
+import pytest
+from typer.testing import CliRunner
+
+from jointensor.cli.app import app
+from jointensor.errors import ConfigError, DataError
+from jointensor.experiments.reproduce import paper
+from jointensor.experiments.reproduce.claims import claims
+from jointensor.experiments.reproduce.run import EXPERIMENTS, reproduce
+from jointensor.experiments.reproduce.study import Setting, answered
+
+WITH = {"figure3": "Facebook", "figure4": "Enron-Emails", "table4": "Enron-Emails", "figure5": "Facebook"}
+
+
+@pytest.mark.parametrize("name", list(EXPERIMENTS))
+def test_an_experiment_runs_quickly_and_goes_on_where_it_stopped(name, tmp_path):
+    setting = Setting(tmp_path, quick=True, datasets=(WITH.get(name, "Facebook"),))
+    outcome, page = reproduce(name, setting)
+    text = page.read_text()
+    assert outcome.rows
+    assert all(len(row) == len(outcome.header) for row in outcome.rows)
+    for one in outcome.findings:
+        assert one.claim in text
+        assert one.answer in ("holds", "does not hold", "cannot be tested here")
+    for picture in tmp_path.glob("*.svg"):
+        ET.fromstring(picture.read_text())
+        assert picture.name in text
+    cells = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("cells/*.json")}
+    again, _ = reproduce(name, setting)
+    assert {path: path.stat().st_mtime_ns for path in cells} == cells  # nothing was fitted again
+    assert [list(row) for row in again.rows] == [list(row) for row in outcome.rows]
+
+
+def test_the_numbers_of_the_paper_are_those_of_its_tables():
+    """Figures that its text repeats."""
+    rows = {row[0]: row[2] for row in claims(Setting.__new__(Setting)).rows}
+    assert rows["JULIA lowers COSTCO's RMSE on Healthcare"] == "27.7%"  # 1 - 39.080 / 54.034
+    assert rows["AVOCADO: total time saved"] == "79.9%"  # 1 - 97.7 / 486.2; its text says 77.9
+    assert rows["COSTCO: total time saved"] == "88.1%"  # 1 - 569.7 / 4793.9; its text says 84
+    assert set(paper.RMSE) >= {(name, data) for name in paper.SPECS for data in paper.DATASETS}
+    for x, ratios in paper.INSIDE.items():
+        assert all((paper.inside(x, ratio)[0], data) in paper.RMSE for ratio in ratios for data in paper.DATASETS)
+
+
+def test_an_answer_needs_every_case():
+    assert answered("c", 3, 3, "b").answer == "holds"
+    assert answered("c", 2, 3, "b").answer == "does not hold"
+    assert answered("c", 0, 0, "b").answer == "cannot be tested here"
+
+
+def test_what_is_missing_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="--data FOLDER"):
+        reproduce("table1", Setting(tmp_path / "out"))
+    with pytest.raises(DataError, match=r"neither MovieLens.npz nor ml_25m_first100k.npz"):
+        reproduce("table1", Setting(tmp_path / "out", tmp_path))
+    with pytest.raises(ConfigError, match="table1"):
+        reproduce("tabel1", Setting(tmp_path / "out", quick=True))
+    with pytest.raises(ConfigError, match="Facebook"):
+        reproduce("table1", Setting(tmp_path / "out", quick=True, datasets=("Facebok",)))
+
+
+def test_the_command_prints_the_table_and_writes_the_page(tmp_path):
+    words = ["reproduce", "table1", "--quick", "--only", "Facebook,NeurIPS", "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert "42390 × 39986 × 1506" in (tmp_path / "out" / "table1.md").read_text()
+    found = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    assert [row[0] for row in found["rows"]] == ["Facebook", "NeurIPS"]
