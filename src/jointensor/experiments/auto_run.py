@@ -69,7 +69,8 @@ def fill_auto(
         | _auto_circumstances(config, found, learnt, begin)
         | {"notes": [*reading.notes, found.reason], "files": checksums}
     )
-    write_run_report(path, metrics, [], reading.tensor, found.predictor, test)
+    judged = found.predictor, test
+    write_run_report(path, metrics, [], reading.tensor, found.predictor, judged, calibrated=False)
     write_json(path / METRICS, metrics)
     return metrics
 

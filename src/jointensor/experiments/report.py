@@ -29,7 +29,9 @@ def write_run_report(
     history: list[Epoch],
     tensor: SparseTensor,
     predictor: Predictor | Ensemble,
-    judged: Entries,
+    judged: tuple[Predictor | Ensemble, Entries],
+    *,
+    calibrated: bool,
 ) -> None:
     """Gather what the page shows, keep it as ``report.json``, and write the page.
 
@@ -46,12 +48,16 @@ def write_run_report(
     predictor
         What answers.
     judged
-        Entries that it was not trained on; may be none.
+        What was judged, which is not what answers where that was fitted once more to everything, and entries that it
+        was not trained on; there may be none.
+    calibrated
+        Whether intervals were learnt from these entries.
     """
+    model, (indices, values) = judged
     facts = {
         "data": data_facts(tensor),
         "history": history_facts(history),
-        "quality": quality_facts(predictor, tensor.modes, *judged) if len(judged[1]) else None,
+        "quality": quality_facts(model, tensor.modes, indices, values, calibrated=calibrated) if len(values) else None,
         "components": component_facts(predictor.model, tensor.modes),
         "filled": filled_facts(predictor, tensor),
     }

@@ -147,7 +147,8 @@ def _fill(path: Path, config: RunConfig, listener: Listener) -> dict[str, Any]:
     figures = figures_of(judged, baselines, parts, test)
     again = config.refit and fitted.returned == "joint" and isinstance(judged, Predictor)
     kept = _refit(config, tensor, fitted, listener, begin) if again else fitted
-    predictor = replace(kept.predictor if again else judged, calibration=calibrate_on(judged, parts, test))
+    judged = replace(judged, calibration=calibrate_on(judged, parts, test))
+    predictor = replace(kept.predictor, calibration=judged.calibration) if again else judged
     checksums = write_run(path, predictor, tensor.modes, reading.spec, fitted.history)
     metrics = (
         figures
@@ -156,7 +157,7 @@ def _fill(path: Path, config: RunConfig, listener: Listener) -> dict[str, Any]:
         | {"notes": [*reading.notes, *fitted.notes, *notes], "files": checksums}
     )
     held = test if len(test[1]) else (parts.valid.indices, parts.valid.values)
-    write_run_report(path, metrics, fitted.history, tensor, predictor, held)
+    write_run_report(path, metrics, fitted.history, tensor, predictor, (judged, held), calibrated=True)
     write_json(path / METRICS, metrics)
     return metrics
 

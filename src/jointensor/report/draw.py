@@ -19,9 +19,20 @@ def short(value: float | None) -> str:
     if value is None:
         return "–"
     if value == 0 or 1e-3 <= abs(value) < 1e5:
-        text = f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
-        return text.replace("-", "−")
-    return f"{value:.1e}".replace("e+0", "e").replace("e-0", "e−").replace("e+", "e")
+        text = f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
+    else:
+        text = f"{value:.1e}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
+    return text.replace("-", "−")
+
+
+def told_apart(values: Sequence[float]) -> list[str]:
+    """Numbers in few letters, but as many as it takes to tell them from each other."""
+    texts = [short(value) for value in values]
+    digits = 4
+    while len(set(texts)) < len(set(values)) and digits < 12:
+        texts = [f"{value:,.{digits}g}".replace("-", "−") for value in values]
+        digits += 1
+    return texts
 
 
 def ticks(low: float, high: float, count: int = 4) -> list[float]:
@@ -102,12 +113,14 @@ class Plot:
 
     def _axes(self, x_labels: Sequence[tuple[float, str]] | None, titles: tuple[str, str]) -> None:
         bottom, right = self.size[1] - BOTTOM, self.size[0] - RIGHT
-        for value in ticks(self.low[1], self.high[1]):
+        marks = ticks(self.low[1], self.high[1])
+        for value, text in zip(marks, told_apart(marks), strict=True):
             y = self.at(self.low[0], value)[1]
             self.parts.append(f'<line class="grid" x1="{LEFT}" y1="{y}" x2="{right}" y2="{y}"/>')
-            self.parts.append(f'<text class="end" x="{LEFT - 5}" y="{y + 3.5}">{short(value)}</text>')
+            self.parts.append(f'<text class="end" x="{LEFT - 5}" y="{y + 3.5}">{text}</text>')
         self.parts.append(f'<line class="axis" x1="{LEFT}" y1="{bottom}" x2="{right}" y2="{bottom}"/>')
-        labels = [(v, short(v)) for v in ticks(self.low[0], self.high[0])] if x_labels is None else x_labels
+        along = ticks(self.low[0], self.high[0])
+        labels = list(zip(along, told_apart(along), strict=True)) if x_labels is None else x_labels
         for k, (value, text) in enumerate(labels):
             x = self.at(value, self.low[1])[0]
             side = "" if x_labels is None or 0 < k < len(labels) - 1 else "end" if k else "start"

@@ -21,6 +21,7 @@ from jointensor.data.modes import Mode
 from jointensor.data.sparse import SparseTensor, cell_keys
 from jointensor.evaluation.components import read_components
 from jointensor.models.joint import JointModel
+from jointensor.report.draw import cut
 from jointensor.training.calibration import LeftOut, calibrate
 from jointensor.training.ensemble import Ensemble
 from jointensor.training.history import Epoch
@@ -58,7 +59,7 @@ MOST_EPOCHS = 400
 
 def data_facts(tensor: SparseTensor) -> Facts:
     """What the data are."""
-    counts, edges = np.histogram(tensor.values, COLUMNS)
+    counts, edges = np.histogram(tensor.values.astype(np.float64), COLUMNS)  # 32 bits may not part them
     cells = math.prod(tensor.shape)
     return {
         "shape": list(tensor.shape),
@@ -102,13 +103,30 @@ def _thinned(values: NDArray[np.float64]) -> list[list[float]]:
 def _axis_labels(mode: Mode) -> list[list[Any]]:
     """A few positions of an ordered mode and their labels."""
     places = np.unique(np.linspace(0, mode.size - 1, 3).astype(int))
-    return [[int(i), mode.label(int(i))[:10]] for i in places]
+    return [[int(i), cut(mode.label(int(i)), 16 if len(places) < 3 else 12)] for i in places]
 
 
 def quality_facts(
-    predictor: Predictor | Ensemble, modes: Sequence[Mode], indices: NDArray[np.integer], values: NDArray[Any]
+    predictor: Predictor | Ensemble,
+    modes: Sequence[Mode],
+    indices: NDArray[np.integer],
+    values: NDArray[Any],
+    *,
+    calibrated: bool,
 ) -> Facts | None:
-    """How predictions compare with values that were not used for training; ``None`` where there are none."""
+    """How predictions compare with values that were not used for training; ``None`` where there are none.
+
+    Parameters
+    ----------
+    predictor
+        What is judged.
+    modes
+        With labels.
+    indices, values
+        Entries that did not train it.
+    calibrated
+        Whether its intervals were learnt from these same entries.
+    """
     known = np.flatnonzero(np.all(indices >= 0, axis=1))
     known = known[:: 1 + len(known) // JUDGED]
     if not len(known):
@@ -120,7 +138,7 @@ def quality_facts(
         "n": len(truth),
         "points": np.stack([truth[shown], predicted[shown]], axis=1).round(6).tolist(),
         "modes": [_errors_by_label(mode, indices[:, n], predicted - truth) for n, mode in enumerate(modes)],
-        "calibration": _calibration(predictor, indices, truth, predicted),
+        "calibration": _calibration(predictor, indices, truth, predicted, halves=calibrated),
     }
 
 
@@ -147,15 +165,17 @@ def _calibration(
     indices: NDArray[np.integer],
     truth: NDArray[np.float64],
     predicted: NDArray[np.float64],
+    *,
+    halves: bool,
 ) -> list[list[float]] | None:
     """Levels, and shares of entries inside such intervals: each half of them by the other half's, where the model's own
-    intervals come from these entries; an ensemble has never seen them.
+    intervals come from these entries.
     """
     if predictor.calibration is None:
         return None
     unseen = predictor.unseen(indices)
     inside = np.zeros(len(LEVELS))
-    if isinstance(predictor, Ensemble):
+    if not halves:
         judged = [(predictor.calibration, np.ones(len(truth), dtype=bool))]
     else:
         all_ = LeftOut(indices, predicted, truth - predicted, unseen)
@@ -164,6 +184,8 @@ def _calibration(
     for calibration, here in judged:
         for k, level in enumerate(LEVELS):
             ends = calibration.interval(indices[here], predicted[here], level, unseen[here])
+            if isinstance(predictor, Ensemble):
+                ends = np.clip(ends, predictor.low, predictor.high)
             inside[k] += np.sum((truth[here] >= ends[:, 0]) & (truth[here] <= ends[:, 1]))
     return [[level, float(share)] for level, share in zip(LEVELS, inside / len(truth), strict=True)]
 
@@ -173,7 +195,7 @@ def component_facts(model: JointModel | None, modes: Sequence[Mode]) -> list[Fac
     factors = [] if model is None else model.linear_factors
     if not len(factors):
         return []
-    found = read_components([np.asarray(factor) for factor in factors], modes)
+    found = read_components([factor.cpu().numpy() for factor in factors], modes)
     total = float(found.weights.sum()) or 1.0
     return [
         {
@@ -226,6 +248,11 @@ def history_facts(history: Sequence[Epoch]) -> list[Facts]:
     """Epochs of every attempt: figures and the phase they belong to."""
     attempts: dict[int, list[Facts]] = {}
     for row in history:
-        one = {"train": row.train_loss, "valid": row.valid_loss, "phase": row.phase}
+        one = {"epoch": row.epoch, "train": row.train_loss, "valid": row.valid_loss, "phase": row.phase}
         attempts.setdefault(row.attempt, []).append(one)
-    return [{"attempt": number, "epochs": rows[:: 1 + len(rows) // MOST_EPOCHS]} for number, rows in attempts.items()]
+    return [{"attempt": number, "epochs": _some(rows)} for number, rows in attempts.items()]
+
+
+def _some(rows: list[Facts]) -> list[Facts]:
+    """Not too many epochs, the first and the last among them."""
+    return [rows[k] for k in np.unique(np.linspace(0, len(rows) - 1, min(len(rows), MOST_EPOCHS)).astype(int))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
@@ -15,7 +16,10 @@ from jointensor.report.draw import Plot, bars, cut, dots_with_spread, short
 
 Facts = dict[str, Any]
 
-PHASES = {"warm start": "p1", "alternate: nonlinear": "p2", "alternate: linear": "p3", "refine": "p4"}
+PHASES = {
+    "warm start": "p1", "warm start: nonlinear": "p2", "alternate: nonlinear": "p2", "alternate: linear": "p3",
+    "draw": "p3", "draw: nonlinear": "p2", "refine": "p4",
+}  # fmt: skip
 """Class of the dots of every phase."""
 
 FAR = 5
@@ -42,8 +46,8 @@ def render_run(facts: Facts, metrics: Facts, config: Facts, environment: Facts) 
         command=_command(environment),
         values=_histogram(facts["data"]["values"]) if "data" in facts else None,
         modes=[(mode, _per_label(mode)) for mode in facts.get("data", {}).get("modes", [])],
-        curves=[_curve(one) for one in facts.get("history", []) if len(one["epochs"]) > 1],
-        phases=PHASES,
+        curves=[(one["attempt"] + 1, _curve(one)) for one in facts.get("history", []) if len(one["epochs"]) > 1],
+        phases=_phases(facts.get("history", [])),
         against=_against(quality["points"]) if quality else None,
         errors=[(mode, _errors(mode)) for mode in quality["modes"]] if quality else [],
         calibration=_held(quality["calibration"]) if quality and quality["calibration"] else None,
@@ -87,8 +91,13 @@ def _render(name: str, **what: Any) -> str:
 
 
 def _command(environment: Facts) -> str:
-    words = environment.get("command") or []
-    return " ".join(["jointensor", *(f"'{w}'" if set(w) & set(" |&;<>()$*?") else w for w in map(str, words[1:]))])
+    return shlex.join(["jointensor", *map(str, (environment.get("command") or [])[1:])])
+
+
+def _phases(history: Sequence[Facts]) -> dict[str, str]:
+    """Those that occur, and their classes; one that nobody knows looks like refinement."""
+    seen = dict.fromkeys(row["phase"] for one in history for row in one["epochs"])
+    return {phase: PHASES.get(phase, "p4") for phase in seen}
 
 
 def figure_rows(metrics: Facts) -> list[Facts]:
@@ -141,13 +150,12 @@ def _drawn(plot: Plot, points: Sequence[tuple[float, float]]) -> Plot:
 def _curve(attempt: Facts) -> Markup:
     rows = attempt["epochs"]
     figures = [f for row in rows for f in (row["train"], row["valid"]) if f is not None]
-    plot = Plot((1, len(rows)), (min(figures), max(figures)), titles=("epoch", "loss"), size=(640, 240))
-    plot.line([(k, row["train"]) for k, row in enumerate(rows, 1) if row["train"] is not None], "grey")
-    for phase, kind in PHASES.items():
-        plot.dots(
-            [(k, r["valid"]) for k, r in enumerate(rows, 1) if r["phase"] == phase and r["valid"] is not None], kind
-        )
-    return Markup(plot.svg(f"loss by epoch, attempt {attempt['attempt']}"))
+    last = rows[-1]["epoch"]
+    plot = Plot((1, last), (min(figures), max(figures)), titles=("epoch", "loss"), size=(640, 240))
+    plot.line([(row["epoch"], row["train"]) for row in rows if row["train"] is not None], "grey")
+    for phase, kind in _phases([attempt]).items():
+        plot.dots([(r["epoch"], r["valid"]) for r in rows if r["phase"] == phase and r["valid"] is not None], kind)
+    return Markup(plot.svg(f"loss by epoch, attempt {attempt['attempt'] + 1}"))
 
 
 def _against(points: Sequence[Sequence[float]]) -> Markup:
@@ -161,7 +169,7 @@ def _errors(mode: Facts) -> Markup:
     if mode["curve"]:
         points = [tuple(point) for point in mode["curve"]]
         plot = Plot(
-            (points[0][0], points[-1][0]), (0, max(y for _, y in points)), x_labels=mode["labels"],
+            (0, mode["labels"][-1][0]), (0, max(y for _, y in points)), x_labels=mode["labels"],
             titles=(mode["name"], "RMSE"),
         )  # fmt: skip
         return Markup(_drawn(plot, points).svg(f"error along {mode['name']}"))
@@ -170,7 +178,8 @@ def _errors(mode: Facts) -> Markup:
 
 
 def _held(calibration: Sequence[Sequence[float]]) -> Markup:
-    plot = Plot((0.4, 1), (0.4, 1), titles=("asked for", "inside"))
+    low = min(0.4, *(share for _, share in calibration))
+    plot = Plot((0.4, 1), (low, 1), titles=("asked for", "inside"))
     plot.line([(0.4, 0.4), (1, 1)], "grey").line([tuple(p) for p in calibration])  # type: ignore[misc]
     return Markup(plot.dots([tuple(p) for p in calibration], radius=3.5).svg("share inside intervals"))  # type: ignore[misc]
 

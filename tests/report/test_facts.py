@@ -1,0 +1,202 @@
+"""Facts of a report against brute force, on a planted model whose answers are known."""
+
+from collections import Counter
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from jointensor import JointModel, SparseTensor
+from jointensor.baselines import fit_bias
+from jointensor.data.modes import Mode
+from jointensor.report import facts
+from jointensor.report.facts import component_facts, data_facts, filled_facts, history_facts, quality_facts
+from jointensor.training.calibration import LeftOut, calibrate
+from jointensor.training.ensemble import Ensemble, Member
+from jointensor.training.history import Epoch
+from jointensor.training.predictor import Predictor
+
+SHAPE = (10, 6, 130)
+DAYS = tuple(f"day {n:03d}" for n in range(130))
+MODES = (Mode("who", 10, tuple("abcdefghij")), Mode("what", 6), Mode("day", 130, DAYS, "ordered"))
+FACTORS = [np.random.default_rng(n).standard_normal((size, 2)) * (0.5, 2.0) for n, size in enumerate(SHAPE)]
+TRUTH = np.einsum("ir,jr,kr->ijk", *FACTORS)
+CELLS = np.argwhere(np.ones(SHAPE))
+
+
+def drawn(entries, seed=0, noise=0.0):
+    """Random cells and their values."""
+    rng = np.random.default_rng(seed)
+    cells = rng.permutation(CELLS)[:entries]
+    return cells, TRUTH[tuple(cells.T)] + noise * rng.standard_normal(entries)
+
+
+def planted():
+    model = JointModel(SHAPE, (2, 0))
+    for table, factor in zip(model.linear_factors, FACTORS, strict=True):
+        table.copy_(torch.as_tensor(factor))
+    return model
+
+
+def exact(calibration=None):
+    """A predictor that is right everywhere."""
+    every = SparseTensor(CELLS, TRUTH.ravel(), MODES)
+    return Predictor(planted(), fit_bias(every, every.take(np.arange(0))), calibration=calibration)
+
+
+def learnt(cells, values):
+    left = values - TRUTH[tuple(cells.T)]
+    return calibrate(LeftOut(cells, values - left, left, np.zeros(len(left), dtype=bool)), SHAPE)
+
+
+def test_the_data_are_counted():
+    cells, values = drawn(900)
+    cells, values = cells[cells[:, 1] != 3], values[cells[:, 1] != 3].astype(np.float32)  # a label without entries
+    found = data_facts(SparseTensor(cells, values, MODES))
+    assert (found["shape"], found["entries"], found["density"]) == ([10, 6, 130], len(cells), len(cells) / 7800)
+    histogram = found["values"]
+    assert sum(histogram["counts"]) == len(cells)
+    for a, b, count in zip(histogram["edges"], histogram["edges"][1:], histogram["counts"], strict=False):
+        assert abs(sum(a <= v < b for v in values) - count) <= 1  # the last column has its right edge
+    assert (histogram["low"], histogram["high"]) == (values.min(), values.max())
+    assert (histogram["mean"], histogram["sd"]) == pytest.approx((np.mean(values), np.std(values)))
+    for n, (mode, one) in enumerate(zip(MODES, found["modes"], strict=True)):
+        counts = Counter(cells[:, n].tolist())
+        every = [counts[i] for i in range(mode.size)]
+        assert (one["least"], one["median"], one["most"]) == (min(every), np.median(every), max(every))
+        assert (one["name"], one["without"]) == (mode.name, every.count(0))
+        assert (one["labels"] is not None) == (mode.name == "day")
+        if mode.name != "day":
+            assert one["curve"] == [[i, count] for i, count in enumerate(sorted(every, reverse=True))]
+    curve = found["modes"][2]["curve"]  # 130 labels are thinned, and no entry is lost
+    assert len(curve) == facts.POINTS
+    assert sum(y * round(2 * (x - int(x)) + 1) for x, y in curve) == pytest.approx(len(cells))  # of one label or two
+    assert found["modes"][2]["labels"] == [[0, "day 000"], [64, "day 064"], [129, "day 129"]]
+
+
+@pytest.mark.parametrize("values", [(5, 5), (20240102, 20240130)])
+def test_values_have_a_histogram_even_where_32_bits_leave_no_room_for_its_columns(values):
+    found = data_facts(SparseTensor([[0, 0], [1, 1]], values, (2, 2)))["values"]
+    assert sum(found["counts"]) == 2
+    assert found["edges"][0] <= min(values) <= max(values) <= found["edges"][-1]
+
+
+def test_errors_by_label_are_those_of_brute_force():
+    cells, values = drawn(400, noise=1.0)
+    few = cells[:, 1] != 2
+    few[np.flatnonzero(~few)[:2]] = True  # two entries of a label say nothing
+    cells, values = cells[few], values[few] + 1e3 * (cells[few, 1] == 2)
+    unknown = [[-1, 0, 0], [0, -1, 3], [3, 2, -1]]
+    found = quality_facts(
+        exact(), MODES, np.concatenate([unknown, cells]), np.append([1e9] * 3, values), calibrated=True
+    )
+    errors = TRUTH[tuple(cells.T)] - values
+    assert (found["n"], found["calibration"]) == (len(cells), None)
+    for n, mode in enumerate(MODES[:2]):
+        mine = {mode.label(i): errors[cells[:, n] == i] for i in range(mode.size)}
+        rows = [(label, np.sqrt(np.mean(e**2)), len(e)) for label, e in mine.items() if len(e) >= facts.FEWEST]
+        rows = sorted(rows, key=lambda row: -row[1])[: facts.TOP]
+        assert found["modes"][n]["worst"] == [[one, pytest.approx(rmse, rel=1e-4), count] for one, rmse, count in rows]
+        assert found["modes"][n]["curve"] is None
+    assert "2" not in [label for label, _, _ in found["modes"][1]["worst"]]
+    np.testing.assert_allclose(np.diff(found["points"], axis=1)[:, 0], errors, atol=1e-4)
+
+
+def test_the_error_along_an_ordered_mode_is_pooled():
+    cells, values = drawn(3000)
+    values += np.where(cells[:, 2] >= 65, 3.0, 1.0)
+    curve = quality_facts(exact(), MODES, cells, values, calibrated=True)["modes"][2]["curve"]
+    for place, figure in curve:
+        if abs(place - 64.5) > 3:  # groups of two or three labels
+            assert figure == pytest.approx(3.0 if place > 65 else 1.0, rel=1e-4)
+    assert quality_facts(exact(), MODES, np.array([[-1, 0, 0]]), np.array([1.0]), calibrated=True) is None
+
+
+def test_intervals_of_gaussian_noise_hold_their_share():
+    cells, values = drawn(4000, noise=2.0)
+    found = quality_facts(exact(learnt(cells, values)), MODES, cells, values, calibrated=True)["calibration"]
+    assert found == [[level, pytest.approx(level, abs=0.04)] for level in facts.LEVELS]
+    assert len(quality_facts(exact(), MODES, cells, values, calibrated=True)["points"]) == facts.SHOWN
+
+
+def test_intervals_are_judged_on_entries_that_they_were_not_learnt_from():
+    """Of entries that an interval was learnt from, the same share lies inside every time."""
+    calibration, shares, own = learnt(*drawn(40, noise=1.0)), [], []
+    for seed in range(12):
+        cells, values = drawn(40, seed, noise=1.0)
+        shares.append(
+            dict(quality_facts(exact(calibration), MODES, cells, values, calibrated=True)["calibration"])[0.5]
+        )
+        ends = exact(learnt(cells, values)).interval(cells, 0.5)
+        own.append(np.mean((ends[:, 0] <= values) & (values <= ends[:, 1])))
+    assert np.std(own) < 0.02 < 0.04 < np.std(shares)
+
+
+def test_intervals_that_have_not_seen_the_entries_are_judged_as_they_are():
+    own = learnt(*drawn(1000, noise=1.0))
+    ensemble = Ensemble((Member("cp", 1.0, (exact(),)),), (), exact().fallback, -np.inf, np.inf, own)
+    cells, values = drawn(1000, seed=1, noise=3.0)  # three times as far off as what it has learnt
+    for level, share in quality_facts(ensemble, MODES, cells, values, calibrated=False)["calibration"]:
+        ends = ensemble.interval(cells, level)
+        assert share == pytest.approx(np.mean((ends[:, 0] <= values) & (values <= ends[:, 1])))
+        assert share < 0.7
+
+
+def test_planted_components_come_largest_first_with_their_signs_and_labels():
+    found = component_facts(planted(), MODES)
+    lengths = np.prod([np.linalg.norm(factor, axis=0) for factor in FACTORS], axis=0)
+    assert [one["weight"] for one in found] == pytest.approx(lengths[::-1], rel=1e-5)
+    assert [one["share"] for one in found] == pytest.approx(lengths[::-1] / lengths.sum(), rel=1e-5)
+    for one, r in zip(found, (1, 0), strict=True):
+        who, what, day = one["modes"]
+        signs = [np.sign(factor[np.abs(factor[:, r]).argmax(), r]) for factor in FACTORS[1:]]
+        for mode, n, sign in ((who, 0, signs[0] * signs[1]), (what, 1, signs[0])):
+            column = sign * FACTORS[n][:, r] / np.linalg.norm(FACTORS[n][:, r])
+            order = sorted(range(len(column)), key=lambda i: -abs(column[i]))[: facts.TOP]
+            assert mode["top"] == [[MODES[n].label(i), pytest.approx(column[i], rel=1e-5)] for i in order]
+        assert max(y for _, y in day["curve"]) > -min(y for _, y in day["curve"])
+    assert component_facts(None, MODES) == component_facts(JointModel(SHAPE, (0, 2)), MODES) == []
+    assert [one["share"] for one in component_facts(JointModel(SHAPE, (2, 0)), MODES)] == [0, 0]  # all zeros
+
+
+class OnGpu(torch.Tensor):
+    def __array__(self, dtype=None):
+        raise TypeError("can't convert cuda:0 device type tensor to numpy")
+
+    def cpu(self):
+        return self.as_subclass(torch.Tensor)
+
+
+def test_components_of_a_model_on_a_gpu_are_read():
+    model = SimpleNamespace(linear_factors=[torch.as_tensor(factor).as_subclass(OnGpu) for factor in FACTORS])
+    assert component_facts(model, MODES)[0]["weight"] == pytest.approx(component_facts(planted(), MODES)[0]["weight"])
+
+
+@pytest.mark.parametrize("calibrated", [False, True])
+def test_cells_that_are_filled_in_are_missing(calibrated):
+    cells, values = drawn(3000, noise=1.0)
+    predictor = exact(learnt(cells, values) if calibrated else None)
+    found = filled_facts(predictor, tensor := SparseTensor(cells, values, MODES))
+    assert len({tuple(row["labels"]) for row in found["rows"]}) == facts.SAMPLE
+    observed = set(map(tuple, cells.tolist()))
+    for row in found["rows"]:
+        cell = tuple(int(mode.encode([label])[0]) for mode, label in zip(MODES, row["labels"], strict=True))
+        assert cell not in observed
+        assert row["value"] == pytest.approx(TRUTH[cell], abs=1e-4)
+        ends = predictor.interval(np.array([cell]), 0.9)[0].tolist() if calibrated else None
+        assert row["interval"] == pytest.approx(ends)
+    assert filled_facts(predictor, tensor) == found != filled_facts(predictor, tensor, seed=1)
+    assert filled_facts(predictor, SparseTensor(CELLS, TRUTH.ravel(), MODES))["rows"] == []
+
+
+def test_the_history_is_kept_by_attempt_and_thinned():
+    rows = [Epoch(0, "warm start", 0, k, 1 / k, None, 0.1, False, 9) for k in (1, 2)]
+    rows += [Epoch(1, "refine", 0, k, 1 / k, 2 / k, 0.1, True, 9) for k in range(1, 2001)]
+    first, second = history_facts(rows)
+    assert (first["attempt"], second["attempt"]) == (0, 1)
+    assert [one["train"] for one in first["epochs"]] == [1.0, 0.5]
+    assert {(one["valid"], one["phase"]) for one in first["epochs"]} == {(None, "warm start")}
+    assert facts.MOST_EPOCHS / 2 <= len(second["epochs"]) <= facts.MOST_EPOCHS
+    assert all(one["valid"] == 2 * one["train"] for one in second["epochs"])
+    assert history_facts([]) == []
