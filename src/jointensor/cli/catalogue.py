@@ -1,0 +1,232 @@
+"""``jointensor data``: the paper's tensors and synthetic ones."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from json import dumps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from jointensor.cli import arguments as a
+from jointensor.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jointensor.data.catalogue.download import OnBytes
+    from jointensor.data.catalogue.recipes import Recipe
+
+SYNTHETIC = "synthetic"
+LINE_EVERY = 5.0
+"""Seconds between lines about a download."""
+
+data = typer.Typer(
+    help="The paper's tensors, and synthetic ones: list, info, get.", no_args_is_help=True, rich_markup_mode=None
+)
+
+Cache = Annotated[
+    Path | None, typer.Option(help="Folder for downloads; $JOINTENSOR_CACHE or ~/.cache/jointensor if not given.")
+]
+
+
+@data.command("list")
+def list_(cache: Cache = None, json: a.Json = False) -> None:
+    """List the tensors of the paper."""
+    from jointensor.data.catalogue.recipes import load, names
+
+    rows = [_facts(load(name), cache) for name in names()]
+    if json:
+        _print(dumps(rows, indent=2, ensure_ascii=False))
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Column, Table
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 160  # a file or a pipe has no edge
+    table = Table(
+        Column("name", no_wrap=True), Column("shape in the paper", no_wrap=True), Column("entries", justify="right"),
+        "licence", "downloaded",
+    )  # fmt: skip
+    for row in rows:
+        state = ("yes" if row["downloaded"] else "no") if row["public"] else "not public"
+        licence = escape(row["licence"])
+        table.add_row(row["name"], _sizes(row["paper"]["shape"]), f"{row['paper']['entries']:,}", licence, state)
+    console.print(table)
+    _print(f"any size: jointensor data get {SYNTHETIC} --shape 100x80x60 --entries 10000 --out FILE")
+
+
+@data.command()
+def info(
+    name: Annotated[str, typer.Argument(help="Name of a tensor, as `data list` shows it.")],
+    cache: Cache = None,
+    json: a.Json = False,
+) -> None:
+    """Say where a tensor comes from, on what terms, and how it is made."""
+    from jointensor.data.catalogue.recipes import load
+
+    facts = _facts(load(name), cache)
+    if json:
+        _print(dumps(facts, indent=2, ensure_ascii=False))
+        return
+    paper = facts["paper"]
+    lines = {
+        "title": facts["title"],
+        "paper": f"{_sizes(paper['shape'])}, {paper['entries']:,} entries",
+        "modes": f"{', '.join(facts['modes'])}; value: {facts['value']}",
+        "made": facts["how"],
+        "differs": facts["differs"],
+        "instead": facts["substitute"],
+        "licence": facts["licence"],
+        "cite": facts["citation"],
+        "page": facts["page"],
+        "stand-ins": ", ".join(facts["stand_ins"]),
+        "cache": f"{facts['cache']} ({'downloaded' if facts['downloaded'] else 'not downloaded'})",
+    }
+    for what, text in lines.items():
+        if text:
+            _print(f"{what + ':':<11}{text}")
+    for file in facts["files"]:
+        known = file["sha256"] or "not published; recorded at first use"
+        where = f"{file['urls'][0]}  sha256 {known}" if file["urls"] else "from a folder of yours (--from)"
+        _print(f"{'file:':<11}{file['name']}  {where}")
+
+
+@data.command()
+def get(
+    name: Annotated[str, typer.Argument(help="Name of a tensor, of a file NAME.npz in --from, or 'synthetic'.")],
+    out: Annotated[Path | None, typer.Option(help="File to write: .npz or a table; NAME.npz if not given.")] = None,
+    from_: Annotated[
+        Path | None, typer.Option("--from", help="Folder, or file, to take it from instead of downloading.")
+    ] = None,
+    cache: Cache = None,
+    shape: Annotated[str | None, typer.Option(help="synthetic: sizes of the modes, such as 100x80x60.")] = None,
+    entries: Annotated[int | None, typer.Option(help="synthetic: observed entries.", min=1)] = None,
+    density: Annotated[
+        float | None, typer.Option(help="synthetic: share of observed cells, instead of --entries.")
+    ] = None,
+    rank: Annotated[str | None, typer.Option(help="synthetic: R/F planted components; 3/0 if not given.")] = None,
+    nonlinearity: Annotated[
+        str | None, typer.Option(help="synthetic: tanh (if not given), relu, sine, square or step.")
+    ] = None,
+    ratio: Annotated[
+        float | None, typer.Option(help="synthetic: nonlinear part relative to the multilinear one.")
+    ] = None,
+    noise: Annotated[float | None, typer.Option(help="synthetic: noise relative to the values.")] = None,
+    skew: Annotated[float | None, typer.Option(help="synthetic: Zipf exponent of how often labels occur.")] = None,
+    seed: Annotated[int | None, typer.Option(help="synthetic: seed of everything.", min=0)] = None,
+    quiet: a.Quiet = False,
+    json: a.Json = False,
+) -> None:
+    """Make a tensor: download it, take it from a folder, or draw a synthetic one."""
+    from jointensor.data.catalogue.get import check_out, write
+
+    out = Path(f"{name}.npz") if out is None else out
+    options = {
+        "shape": shape, "entries": entries, "density": density, "rank": rank, "nonlinearity": nonlinearity,
+        "ratio": ratio, "noise": noise, "skew": skew, "seed": seed,
+    }  # fmt: skip
+    given = {key: value for key, value in options.items() if value is not None}
+    if name != SYNTHETIC and given:
+        raise ConfigError(f"--{next(iter(given))} is for synthetic tensors: jointensor data get {SYNTHETIC} …")
+    if name == SYNTHETIC and (from_ is not None or cache is not None):
+        raise ConfigError("a synthetic tensor is drawn, not fetched; leave out --from and --cache")
+    check_out(out)
+    tensor, facts = _synthetic(given) if name == SYNTHETIC else _fetched(name, from_, cache, quiet=quiet)
+    write(tensor, out)
+    if not quiet:
+        _print(dumps({**facts, "out": str(out)}, indent=2, ensure_ascii=False) if json else _summary(facts, out))
+
+
+def _fetched(name: str, origin: Path | None, cache: Path | None, *, quiet: bool) -> tuple[Any, dict[str, Any]]:
+    from jointensor.data.catalogue.cache import Fetcher, cache_folder
+    from jointensor.data.catalogue.get import get as get_tensor
+
+    def note(text: str) -> None:
+        if not quiet:
+            typer.echo(text, err=True)
+
+    built = get_tensor(name, origin, Fetcher(cache_folder(cache), note, None if quiet else _progress))
+    for text in built.notes:
+        note(text)
+    return built.tensor, built.to_dict()
+
+
+def _synthetic(given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    from jointensor.cli.options import parse_rank
+    from jointensor.data.generate import Plan, generate
+
+    sizes = _parse_shape(given.pop("shape", None))
+    density = given.pop("density", None)
+    if (density is None) == ("entries" not in given):
+        raise ConfigError("a synthetic tensor needs --entries N or --density SHARE, one of them")
+    if density is not None:
+        if not 0 < density <= 1:
+            raise ConfigError(f"--density {density}: give a share between 0 and 1")
+        given["entries"] = max(1, round(density * math.prod(sizes)))
+    rank = parse_rank(given.pop("rank", "3/0"))
+    plan = Plan(shape=sizes, rank=rank, **given)
+    tensor, _ = generate(plan)
+    options = {"rank": f"{rank[0]}/{rank[1]}", "nonlinearity": plan.nonlinearity, "ratio": plan.ratio}
+    options |= {"noise": plan.noise, "skew": plan.skew, "seed": plan.seed}
+    return tensor, {"name": SYNTHETIC, "modes": list(tensor.mode_names), "shape": list(tensor.shape),
+                    "entries": len(tensor), "paper": None, "planted": options}  # fmt: skip
+
+
+def _parse_shape(text: str | None) -> tuple[int, ...]:
+    pieces = (text or "").lower().replace("×", "x").split("x")
+    if len(pieces) < 2 or not all(piece.strip().isdecimal() and int(piece) for piece in pieces):
+        raise ConfigError(f"--shape {text or ''}: give the sizes of two modes or more, such as 100x80x60")
+    return tuple(map(int, pieces))
+
+
+def _facts(recipe: Recipe, cache: Path | None) -> dict[str, Any]:
+    from jointensor.data.catalogue.cache import cache_folder, downloaded
+
+    folder = cache_folder(cache)
+    return {
+        "name": recipe.name, "title": recipe.title, "page": recipe.page, "licence": recipe.licence,
+        "citation": recipe.citation, "modes": list(recipe.modes), "value": recipe.value,
+        "paper": {"shape": list(recipe.shape), "entries": recipe.entries},
+        "how": recipe.how, "differs": recipe.differs, "substitute": recipe.substitute,
+        "stand_ins": list(recipe.stand_ins), "public": recipe.public,
+        "downloaded": downloaded(recipe, folder) is not None, "cache": str(folder / recipe.name),
+        "files": [
+            {"name": file.name, "urls": list(file.urls), "sha256": file.sha256, "optional": file.optional}
+            for source in recipe.sources for file in source.files
+        ],
+    }  # fmt: skip
+
+
+def _summary(facts: dict[str, Any], out: Path) -> str:
+    lines = [f"{'made:':<11}{_sizes(facts['shape'])} ({', '.join(facts['modes'])}), {facts['entries']:,} entries"]
+    paper = facts["paper"]
+    if paper is not None:
+        same = "the same" if facts["same_as_paper"] else "not the same"
+        lines.append(f"{'paper:':<11}{_sizes(paper['shape'])}, {paper['entries']:,} entries: {same}")
+    return "\n".join([*lines, f"{'written:':<11}{out}"])
+
+
+def _sizes(shape: list[int]) -> str:
+    return " x ".join(map(str, shape))
+
+
+def _progress(file: str) -> OnBytes:
+    """A listener that writes a line about a download every few seconds."""
+    last = time.monotonic()
+
+    def on_bytes(here: int, total: int | None) -> None:
+        nonlocal last
+        if time.monotonic() - last >= LINE_EVERY:
+            last = time.monotonic()
+            share = f" of {total / 1e6:,.1f} MB ({here / total:.0%})" if total else " MB"
+            typer.echo(f"{file}: {here / 1e6:,.1f}{share}", err=True)
+
+    return on_bytes
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text + "\n")
