@@ -224,8 +224,10 @@ def filled_facts(predictor: Predictor | Ensemble, tensor: SparseTensor, seed: in
     drawn = np.stack(
         [generator.choice(tensor.indices[:, n], 8 * SAMPLE) for n in range(tensor.n_modes)], axis=1
     )  # (cells, modes)
-    keys = cell_keys(np.concatenate([tensor.indices, drawn]), tensor.shape)
-    missing = ~np.isin(keys[len(tensor) :], keys[: len(tensor)])
+    largest = int(np.argmax(tensor.shape))
+    near = tensor.indices[np.isin(tensor.indices[:, largest], drawn[:, largest])]  # no other entry can be one of them
+    keys = cell_keys(np.concatenate([near, drawn]), tensor.shape)
+    missing = ~np.isin(keys[len(near) :], keys[: len(near)])
     cells = np.unique(drawn[missing], axis=0)
     cells = cells[generator.permutation(len(cells))[:SAMPLE]]
     has = predictor.calibration is not None
