@@ -552,7 +552,8 @@ def test_the_pictures_are_pictures(finished):
 
 def test_the_folder_says_what_was_asked(finished, source):
     assert sorted(path.name for path in finished.iterdir()) == [
-        "accuracy.png", "accuracy_time.png", "cells", "config.json", "environment.json", "results.csv", "results.md",
+        "accuracy.png", "accuracy_time.png", "cells", "config.json", "environment.json", "report.html",
+        "results.csv", "results.md",
     ]  # fmt: skip
     asked = json.loads((finished / "config.json").read_text())
     assert asked["source"] == str(source)

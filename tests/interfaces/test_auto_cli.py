@@ -13,7 +13,7 @@ import pytest
 from jointensor import SparseTensor, write_tensor
 from jointensor.cli import main
 from jointensor.data.modes import Mode
-from jointensor.experiments import auto
+from jointensor.experiments import folds
 from jointensor.experiments.candidates import Candidate
 from jointensor.experiments.folder import load_run
 from jointensor.training.local import Local
@@ -226,8 +226,8 @@ def test_groups_stay_on_one_side(cli, few, source, tmp_path):
 
 def test_large_tensors_are_searched_too(cli, few, source, tmp_path, monkeypatch):
     """As if 1,000 entries were many: some of them only calibrate."""
-    monkeypatch.setattr(auto, "HOLD_FROM", 500)
-    monkeypatch.setattr(auto, "HELD", 0.2)
+    monkeypatch.setattr(folds, "HOLD_FROM", 500)
+    monkeypatch.setattr(folds, "HELD", 0.2)
     out = tmp_path / "run"
     code, _, err = cli("fit", source, *MODES, "--rank", "auto", "--budget", "60", "--out", out)
     assert code == 0, err

@@ -51,7 +51,7 @@ def test_fit_writes_the_whole_run_folder(fitted):
     names = {path.name for path in out.iterdir()}
     assert names == {
         "config.json", "checkpoints", "model.safetensors", "labels.json", "history.jsonl", "environment.json",
-        "report.html", "metrics.json",
+        "report.html", "report.json", "metrics.json",
     }  # fmt: skip
     for part in (metrics["test"], metrics["valid"], *(one["test"] for one in metrics["baselines"].values())):
         assert set(part) >= {"rmse", "mae", "rfe", "n"}
