@@ -13,7 +13,7 @@ import pytest
 from jointensor import SparseTensor, write_tensor
 from jointensor.cli import main
 from jointensor.data.modes import Mode
-from jointensor.experiments import folds
+from jointensor.experiments import auto, folds
 from jointensor.experiments.candidates import Candidate
 from jointensor.experiments.folder import load_run
 from jointensor.training.local import Local
