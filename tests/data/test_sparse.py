@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from jointensor import SparseTensor
+from jointensor.data import sparse
 from jointensor.data.modes import Mode
-from jointensor.data.sparse import cell_keys
+from jointensor.data.sparse import cell_keys, distinct_keys
 from jointensor.errors import DataError
 
 TWO = [[0, 1], [1, 0]]
@@ -206,3 +207,14 @@ def test_take_keeps_the_order_asked_for_and_over_checks_sizes():
         tensor.over((Mode("a", 2), Mode("b", 3)))
     with pytest.raises(DataError, match="no mode 'c'; the modes are a, b"):
         named.mode("c")
+
+
+@pytest.mark.parametrize("few", [0, 1000])
+def test_distinct_keys_are_those_of_numpy_sorted_or_marked(few, monkeypatch):
+    monkeypatch.setattr(sparse, "FEW_KEYS", few)
+    for keys in ([5, 3, 3, 99, 0], [], [7]):
+        given = np.array(keys, dtype=np.int64)
+        found, place = distinct_keys(given, 100)
+        expected, inverse = np.unique(given, return_inverse=True)
+        assert found.tolist() == expected.tolist()
+        assert place.tolist() == inverse.tolist()

@@ -8,6 +8,7 @@ import pytest
 from jointensor.baselines.tables import Table, Tables, fit_tables, refit_tables
 from jointensor.data.modes import Mode
 from jointensor.data.sparse import SparseTensor
+from jointensor.training.ensemble import Ensemble, Member
 from jointensor.training.local import Local
 from jointensor.training.memory import WORTH, fit_memory
 
@@ -173,3 +174,26 @@ def test_tables_refitted_to_the_entries_they_were_fitted_to_say_almost_the_same(
     again = refit_tables(first, tensor.take(np.arange(1900)))
     difference = np.std(first.predict(cells) - again.predict(cells))
     assert difference < 0.05 * np.std(first.predict(cells))  # rounds of backfitting are cut short in both
+
+
+def test_the_first_parts_leave_what_the_others_took():
+    tensor, _, _ = residuals_of(table=1.0, process=1.0, noise=0.5)
+    memory = remembered(tensor)
+    assert memory.names == ["local:day", "tables"]
+    assert memory.first(2).left == pytest.approx(memory.left)
+    one = memory.first(1)
+    assert one.parts == memory.parts[:1]
+    assert one.names == ["local:day"]
+    assert one.left == pytest.approx(tensor.values - one.parts[0].left_out(tensor.indices), abs=1e-6)
+    assert memory.first(0).left == pytest.approx(tensor.values.astype(float), abs=1e-6)
+
+
+def test_entries_that_nothing_was_learnt_from_decide_how_much_memory_is_kept():
+    """Tables of what the members know already would count it twice."""
+    tensor, cells, values = residuals_of(table=1.0, process=1.0, noise=0.5)
+    memory = remembered(tensor)
+    fresh, nothing = SparseTensor(cells, values, tensor.modes), Tables(0.0, (), ())
+    knows_nothing = Ensemble((Member("none", 1.0, (nothing,)),), memory.parts, nothing, -math.inf, math.inf)
+    assert knows_nothing.enough_memory(fresh) == 2
+    knows_tables = Ensemble((Member("tables", 1.0, (memory.parts[1],)),), memory.parts, nothing, -math.inf, math.inf)
+    assert knows_tables.enough_memory(fresh) == 1

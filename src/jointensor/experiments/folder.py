@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from jointensor.data.tables import TableSpec
 
 WEIGHTS, LABELS, METRICS, CONFIG = "model.safetensors", "labels.json", "metrics.json", "config.json"
+CELLS = "cells"
+"""Fits of a comparison, a file each."""
 
 
 @dataclass(frozen=True)
@@ -97,12 +99,12 @@ def load_run(path: Path | str, nonlinear: type[nn.Module] | nn.Module | None = N
         raise RunError(f"{path} is not a run folder: it has no {CONFIG}")
     if not (path / METRICS).exists():
         raise RunError(f"{path} is unfinished: it has no {METRICS}; continue it with: jointensor fit --resume {path}")
-    metrics, config = _read_json(path / METRICS), _read_json(path / CONFIG)
+    metrics, config = read_json(path / METRICS), read_json(path / CONFIG)
     for name, expected in metrics.get("files", {}).items():
         file = path / Path(name).name
         if not file.exists() or sha256(file) != expected:
             raise RunError(f"{file} is not the file that was written (its checksum differs); fit again")
-    labels = _read_json(path / LABELS)
+    labels = read_json(path / LABELS)
     try:
         modes = tuple(_mode_from_dict(mode) for mode in labels["modes"])
         spec = _spec_from_dict(labels["table"])
@@ -115,7 +117,7 @@ def read_config(path: Path) -> dict[str, Any]:
     """What a run was asked for."""
     if not (path / CONFIG).exists():
         raise RunError(f"{path} is not a run folder: it has no {CONFIG}")
-    config: dict[str, Any] = _read_json(path / CONFIG)
+    config: dict[str, Any] = read_json(path / CONFIG)
     return config
 
 
@@ -156,8 +158,9 @@ def _spec_from_dict(data: dict[str, Any] | None) -> TableSpec | None:
     return TableSpec.from_dict(data)
 
 
-def _read_json(path: Path) -> Any:
+def read_json(path: Path) -> Any:
+    """A file of a folder, or an error that names it."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise RunError(f"{path} is damaged: {error}") from None
+        raise RunError(f"{path} is missing or damaged: {error}") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ from jointensor.atomic import write_json, write_text
 from jointensor.data.sparse import SparseTensor
 from jointensor.errors import RunError
 from jointensor.experiments.comparison import TITLES, cells_for_people, rows_of
-from jointensor.experiments.folder import CONFIG, METRICS
+from jointensor.experiments.folder import CELLS, CONFIG, METRICS, read_json
 from jointensor.report.facts import component_facts, data_facts, filled_facts, history_facts, quality_facts
 from jointensor.report.pages import render_comparison, render_run
 from jointensor.training.ensemble import Ensemble
@@ -20,7 +19,7 @@ from jointensor.training.predictor import Predictor
 if TYPE_CHECKING:
     from jointensor.experiments.judging import Entries
 
-FACTS, PAGE, CELLS = "report.json", "report.html", "cells"
+FACTS, PAGE = "report.json", "report.html"
 
 
 def write_run_report(
@@ -62,7 +61,7 @@ def write_run_report(
         "filled": filled_facts(predictor, tensor),
     }
     write_json(path / FACTS, facts)
-    write_text(path / PAGE, render_run(facts, metrics, _read(path / CONFIG), _read(path / "environment.json")))
+    write_text(path / PAGE, render_run(facts, metrics, read_json(path / CONFIG), read_json(path / "environment.json")))
 
 
 def report(path: Path) -> Path:
@@ -72,8 +71,10 @@ def report(path: Path) -> Path:
     if (path / CELLS).is_dir():
         write_comparison_report(path)
     elif (path / METRICS).exists():
-        facts = _read(path / FACTS) if (path / FACTS).exists() else {}
-        page = render_run(facts, _read(path / METRICS), _read(path / CONFIG), _read(path / "environment.json"))
+        facts = read_json(path / FACTS) if (path / FACTS).exists() else {}
+        page = render_run(
+            facts, read_json(path / METRICS), read_json(path / CONFIG), read_json(path / "environment.json")
+        )
         write_text(path / PAGE, page)
     else:
         raise RunError(f"{path} is neither a finished run nor a comparison: it has no {METRICS} and no {CELLS}/")
@@ -82,17 +83,9 @@ def report(path: Path) -> Path:
 
 def write_comparison_report(path: Path) -> None:
     """The page of a comparison, from its cells."""
-    config = _read(path / CONFIG)
-    results = [_read(file) for file in sorted((path / CELLS).glob("*.json"))]
+    config = read_json(path / CONFIG)
+    results = [read_json(file) for file in sorted((path / CELLS).glob("*.json"))]
     models = [model for model in config["models"] if any(one["model"] == model for one in results)]
     rows = rows_of(models, results)
     cells = [cells_for_people(row) for row in rows]
-    write_text(path / PAGE, render_comparison(rows, TITLES, cells, config, _read(path / "environment.json")))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path} is missing or damaged: {error}") from None
-    return found
+    write_text(path / PAGE, render_comparison(rows, TITLES, cells, config, read_json(path / "environment.json")))
