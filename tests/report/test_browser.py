@@ -25,15 +25,25 @@ document.getElementById("page").onload = () => {{
       return b.left < box.left - 1 || b.right > box.right + 1 || b.top < box.top - 1 || b.bottom > box.bottom + 1;
     }});
   }});
+  const over = (a, b) => a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 3 && b.top < a.bottom - 3;
+  const mixed = [...page.querySelectorAll("svg")].filter(s => {{
+    const boxes = [...s.querySelectorAll("text")].map(t => t.getBoundingClientRect());
+    return boxes.some((a, k) => boxes.slice(k + 1).some(b => over(a, b)));
+  }});
+  const letters = [...page.querySelectorAll("svg")].filter(s => s.clientWidth).map(s =>
+    parseFloat(getComputedStyle(s.querySelector("text")).fontSize) * s.clientWidth / s.viewBox.baseVal.width);
+  const hidden = [...page.querySelectorAll(".scroll")].filter(t => t.scrollWidth > t.clientWidth + 1);
   document.getElementById("said").textContent = "width=" + page.documentElement.scrollWidth
     + " plots=" + page.querySelectorAll("svg").length
-    + " clipped=" + clipped.map(s => s.getAttribute("aria-label")).join("|") + ";";
+    + " letters=" + Math.min(...letters) + "," + Math.max(...letters)
+    + " hidden=" + hidden.map(t => t.innerText.slice(0, 20)).join("|")
+    + " clipped=" + [...clipped, ...mixed].map(s => s.getAttribute("aria-label")).join("|") + ";";
 }};
 </script>"""
 
 
 def browse(page, tmp_path, width):
-    """Width of the page in a window, its plots, those with text outside of them, and what the console said."""
+    """What a window of this width shows: figures by name, and what the console said."""
     probe = tmp_path / f"probe{width}.html"
     probe.write_text(MEASURE.format(page=page.as_uri(), width=width))
     done = subprocess.run(
@@ -44,9 +54,10 @@ def browse(page, tmp_path, width):
         ],
         capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
-    said = re.search(r"width=(\d+) plots=(\d+) clipped=([^;]*);", done.stdout)
+    said = re.search(r"width=(?P<width>\d+) plots=(?P<plots>\d+) letters=(?P<small>[\d.]+),(?P<large>[\d.]+) "
+                     r"hidden=(?P<hidden>[^;]*) clipped=(?P<clipped>[^;]*);", done.stdout)  # fmt: skip
     assert said, done.stdout[-2000:]
-    return int(said[1]), int(said[2]), said[3], [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    return said.groupdict(), [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +87,11 @@ def pages(tmp_path_factory):
 @pytest.mark.parametrize("width", [360, 1200])
 def test_a_page_fits_its_window_and_nothing_is_cut_off(pages, tmp_path, name, width):
     page = pages[name]
-    wide, plots, clipped, console = browse(page, tmp_path, width)
-    assert wide <= width
-    assert plots >= (1 if name == "compare" else 8)
-    assert clipped == ""
+    seen, console = browse(page, tmp_path, width)
+    assert int(seen["width"]) <= width
+    assert int(seen["plots"]) >= (1 if name == "compare" else 8)
+    assert seen["clipped"] == ""
+    assert seen["hidden"] == ""  # no column of a table is out of sight
+    assert 7.5 <= float(seen["small"]) <= float(seen["large"]) <= 16  # of the letters of plots, in pixels
     assert console == []
     assert page.stat().st_size < 5_000_000

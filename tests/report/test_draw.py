@@ -9,7 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jointensor.report import draw
-from jointensor.report.draw import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Plot, bars, cut, dots_with_spread, short
+from jointensor.report.draw import (
+    BOTTOM,
+    HEIGHT,
+    LEFT,
+    LETTER,
+    RIGHT,
+    TOP,
+    WIDTH,
+    Plot,
+    bars,
+    cut,
+    dots_with_spread,
+    short,
+)
 
 EVIL = """<b>x</b> & "y" 'z' ]]>"""
 LONG = EVIL + " and so on and so on"
@@ -71,11 +84,12 @@ def test_ticks_by_hand():
 def test_corners_are_mapped_to_corners(a, b, c, d):
     (low, high), (below, above) = sorted((a, b)), sorted((c, d))
     plot = Plot((low, high), (below, above))
-    assert plot.at(low, below) == (LEFT, HEIGHT - BOTTOM)
+    assert plot.left >= LEFT
+    assert plot.at(low, below) == (plot.left, HEIGHT - BOTTOM)
     if low < high and below < above:
         assert plot.at(high, above) == (WIDTH - RIGHT, TOP)
         assert plot.at(low / 2 + high / 2, below / 2 + above / 2) == pytest.approx(
-            ((LEFT + WIDTH - RIGHT) / 2, (TOP + HEIGHT - BOTTOM) / 2), abs=0.2
+            ((plot.left + WIDTH - RIGHT) / 2, (TOP + HEIGHT - BOTTOM) / 2), abs=0.2
         )
     read(plot.svg("corners"))
 
@@ -90,11 +104,11 @@ def test_a_small_plot_keeps_to_its_size():
 def test_text_stays_text_wherever_it_is_written():
     plot = Plot((0, 1), (0, 1), x_labels=[(0, EVIL), (0.5, EVIL), (1, EVIL)], titles=(EVIL, EVIL))
     root = read(plot.svg(EVIL))
-    assert texts(root).count(EVIL) == 5
+    assert texts(root).count(EVIL) == 3  # of the labels along the axis, one is as much as there is room for
     assert root.get("aria-label") == EVIL
     for svg, longest in (
-        (bars([(EVIL, 1.0), (LONG, -1.0)], EVIL), draw.LONGEST),
-        (dots_with_spread([(EVIL, 1.0, 0.1), (LONG, 2.0, 0.0)], EVIL), 28),
+        (bars([(EVIL, 1.0), (LONG, -1.0)], EVIL, width=200), int(200 / LETTER)),
+        (dots_with_spread([(EVIL, 1.0, 0.1), (LONG, 2.0, None)], EVIL, width=200), int(200 / LETTER)),
     ):
         root = read(svg)
         assert root.get("aria-label") == EVIL
@@ -166,9 +180,10 @@ def test_a_short_number_is_about_the_number(value):
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, "–"), (0, "0"), (-0.25, "−0.25"), (12345.6, "12,346"), (2.5e7, "2.5e7"), (2e-5, "2.0e−5"),
-     (999.6, "1,000"), (-2e-5, "−2.0e−5"),
-     (2e-12, "2.0e−12")],
+    [(None, "–"), (0, "0"), (-0.25, "−0.25"), (12345.6, "12,346"), (2.5e7, "2.5e7"), (2e-5, "2e−5"),
+     (234567.0, "234,567"), (1e6, "1e6"),
+     (999.6, "1,000"), (-2e-5, "−2e−5"),
+     (2e-12, "2e−12")],
 )  # fmt: skip
 def test_short_numbers_by_hand(value, text):
     assert short(value) == text
@@ -179,3 +194,76 @@ def test_ticks_that_differ_are_written_differently(low):
     said = texts(read(Plot((low, low + 0.8), (0, 1), titles=("", "y")).svg("near")))
     across = said[3:-1]  # after 0, 0.5 and 1 of the y axis
     assert len(across) == len(set(across)) > 2
+
+
+def test_long_labels_stand_above_their_bars_and_short_ones_leave_room_for_them():
+    names = ["pct_inpatient_beds_used_avg", "pct_icu_beds_used_avg"]
+    for svg in (bars([(n, 1.0) for n in names], "bars"), dots_with_spread([(n, 1.0, 0.1) for n in names], "dots")):
+        labels = [one for one in read(svg).iter("text") if one.text in names]
+        assert [(one.text, one.get("x")) for one in labels] == [(name, "0") for name in names]
+    (long,) = boxes(read(bars([(names[0], 1.0)], "bars")))
+    (short_,) = boxes(read(bars([("A1", 1.0)], "bars")))
+    assert long[0] == 0
+    assert short_[0] < 30
+    assert short_[1] > 250
+
+
+def test_the_ends_of_a_label_that_is_cut_are_kept():
+    assert cut("suspected_covid_per_100_beds", 20) == "suspected_cov…0_beds"
+    assert cut("as it is", 8) == "as it is"
+
+
+def test_bars_say_what_they_are_told_to():
+    assert texts(read(bars([("a", 2.0)], "bars", texts=["2 (3,724)"]))) == ["a", "2 (3,724)"]
+
+
+def test_a_dot_whose_spread_nobody_knows_is_hollow():
+    root = read(dots_with_spread([("a", 1.0, None), ("b", 2.0, 0.0), ("c", 3.0, 0.1)], "dots"))
+    assert [dot.get("class") for dot in root.iter("circle")] == ["dot hollow", "dot one", "dot one"]
+    assert len([line for line in root.iter("line") if line.get("class") != "grid"]) == 2
+
+
+@settings(deadline=None)
+@given(st.floats(1e-9, 1e9), st.floats(1.5, 1e9))
+def test_a_logarithmic_axis_has_a_few_round_marks(low, times):
+    found = draw.powers(low, low * times)
+    assert len(found) <= draw.MOST_MARKS
+    assert all(low * (1 - 1e-6) <= value <= low * times * (1 + 1e-6) for value in found)
+    assert times < 10 or found
+    plot = Plot((0, 1), (low, low * times), log=True)
+    assert plot.at(0, low * math.sqrt(times))[1] == pytest.approx((TOP + HEIGHT - BOTTOM) / 2, abs=0.2)
+    read(plot.columns([0, 0.5, 1], [0, low * times]).svg("logarithmic"))  # nothing has no logarithm
+
+
+@pytest.mark.parametrize("ends", [(-0.03, 0.19), (0.786, 0.8318), (-0.35, 0.45), (1, 11)])
+def test_a_scale_has_three_marks(ends):
+    assert len(draw.scale_marks(*ends)) >= 3
+
+
+def test_large_numbers_along_an_axis_have_room():
+    plot = Plot((0, 1), (0, 400_000))
+    assert "300,000" in texts(read(plot.svg("large")))
+    assert plot.left - 5 > LETTER * len("300,000") - 1
+
+
+@pytest.mark.parametrize("width", [240, 320])
+def test_labels_along_an_axis_do_not_touch(width):
+    days = [(0, "2021-01-01"), (0.5, "2021-06-30"), (1, "2021-12-31")]
+    root = read(Plot((0, 1), (0, 1), x_labels=days, size=(width, 140)).svg("days"))
+    spans = sorted(
+        (float(one.get("x")) - 0.5 * LETTER * 10, float(one.get("x")) + 0.5 * LETTER * 10)
+        for one in root.iter("text") if one.text and one.text.startswith("2021")
+    )  # fmt: skip
+    assert len(spans) == (3 if width == 320 else 2)
+    assert all(a[1] < b[0] for a, b in pairwise(spans))
+    assert spans[-1][1] <= width
+
+
+@pytest.mark.parametrize("high", [1410, 13567, 3549, 999_999, 0.0351])
+def test_numbers_along_an_axis_are_evenly_spaced(high):
+    root = read(Plot((1 if high > 1 else 0, high), (0, 1)).svg("numbers"))
+    row = [one for one in root.iter("text") if one.get("y") == str(HEIGHT - BOTTOM + 14)]
+    along = sorted(float(one.text.replace(",", "")) for one in row)
+    assert len(along) >= 2
+    steps = [b - a for a, b in pairwise(along)]
+    assert steps == pytest.approx([steps[0]] * len(steps))

@@ -50,7 +50,8 @@ def learnt(cells, values):
     return calibrate(LeftOut(cells, values - left, left, np.zeros(len(left), dtype=bool)), SHAPE)
 
 
-def test_the_data_are_counted():
+def test_the_data_are_counted(monkeypatch):
+    monkeypatch.setattr(facts, "POINTS", 120)
     cells, values = drawn(900)
     cells, values = cells[cells[:, 1] != 3], values[cells[:, 1] != 3].astype(np.float32)  # a label without entries
     found = data_facts(SparseTensor(cells, values, MODES))
@@ -68,7 +69,11 @@ def test_the_data_are_counted():
         assert (one["name"], one["without"]) == (mode.name, every.count(0))
         assert (one["labels"] is not None) == (mode.name == "day")
         if mode.name != "day":
-            assert one["curve"] == [[i, count] for i, count in enumerate(sorted(every, reverse=True))]
+            assert one["curve"] == [[i, count] for i, count in enumerate(sorted(every, reverse=True), start=1)]
+        names = [(label, counts[i]) for i, label in enumerate(mode.decode(np.arange(mode.size)))]
+        assert one["top"] == [list(row) for row in sorted(names, key=lambda row: -row[1])[: facts.TOP]]
+        ranked = sorted(every, reverse=True)
+        assert sum(ranked[: one["half"] - 1]) < len(cells) / 2 <= sum(ranked[: one["half"]])
     curve = found["modes"][2]["curve"]  # 130 labels are thinned, and no entry is lost
     assert len(curve) == facts.POINTS
     assert sum(y * round(2 * (x - int(x)) + 1) for x, y in curve) == pytest.approx(len(cells))  # of one label or two
@@ -200,3 +205,51 @@ def test_the_history_is_kept_by_attempt_and_thinned():
     assert facts.MOST_EPOCHS / 2 <= len(second["epochs"]) <= facts.MOST_EPOCHS
     assert all(one["valid"] == 2 * one["train"] for one in second["epochs"])
     assert history_facts([]) == []
+
+
+@pytest.mark.parametrize(
+    ("labels", "places"),
+    [
+        (("2021-02-10", "2021-02-19", "2021-02-24"), (0, 9, 14)),
+        (("2021-03", "2021-01", "2021-02"), (59, 0, 31)),  # however they are sorted
+        (("2021-W01", "2021-W03", "2021-W04"), (0, 14, 21)),
+        (("2021-01-01T00:00", "2021-01-01T12:00", "2021-01-03T00:00"), (0, 0.5, 2)),
+        (("2021-Q1", "2021-Q3", "2022-Q1"), (0, 1, 2)),
+        (("1987", "1990", "1991"), (0, 3, 4)),
+        (("a", "b", "c"), (0, 1, 2)),
+    ],
+)
+def test_time_is_drawn_as_time(labels, places):
+    mode = Mode("when", 3, labels, "ordered")
+    cells = np.array([[i, j] for i in range(3) for j in range(i + 4)])
+    found = data_facts(SparseTensor(cells, np.ones(len(cells)), (mode, Mode("what", 6))))["modes"][0]
+    first = min(x for x, _ in found["curve"])
+    assert [[x - first, y] for x, y in found["curve"]] == sorted([float(x), k + 4.0] for k, x in enumerate(places))
+    assert dict(map(reversed, found["labels"])) == {label: first + x for label, x in zip(labels, places, strict=True)}
+
+
+def test_a_column_holds_as_many_whole_numbers_as_any_other():
+    values = np.repeat(np.arange(1.0, 72), 2)
+    cells = np.array([[i, 0] for i in range(len(values))])
+    found = data_facts(SparseTensor(cells, values, (len(values), 1)))["values"]
+    assert set(found["counts"][:-1]) == {6}
+    assert len(found["counts"]) <= facts.COLUMNS
+
+
+def test_a_day_of_a_year_is_a_point():
+    """A peak of one day is not averaged away."""
+    column = torch.zeros(365, 1)
+    column[100] = 1.0
+    model = SimpleNamespace(linear_factors=[torch.ones(2, 1), column])
+    modes = (Mode("what", 2), Mode("day", 365, order="ordered"))
+    assert max(y for _, y in component_facts(model, modes)[0]["modes"][1]["curve"]) == 1.0
+
+
+def test_errors_are_of_all_entries_even_if_intervals_are_of_some(monkeypatch):
+    monkeypatch.setattr(facts, "CHECKED", 100)
+    cells, values = drawn(4000, noise=1.0)
+    predictor = exact(learnt(cells, values))
+    found = quality_facts(predictor, MODES, cells, values, calibrated=True)
+    assert found["n"] == sum(count for _, _, count in found["modes"][1]["worst"]) == 4000
+    some = quality_facts(predictor, MODES, cells[::41], values[::41], calibrated=True)
+    assert found["calibration"] == some["calibration"]

@@ -20,8 +20,9 @@ from jointensor.cli.app import app
 from jointensor.experiments.folder import load_run
 from jointensor.experiments.report import report
 from jointensor.experiments.run import read_source
+from jointensor.report.draw import short
 from jointensor.report.facts import LEVELS, history_facts
-from jointensor.report.pages import PHASES, render_run
+from jointensor.report.pages import AT_ONCE, PHASES, render_run
 from jointensor.training.history import Epoch
 
 EVIL = '<b>x</b> & "y" '
@@ -83,7 +84,7 @@ def test_a_page_says_what_was_measured(fitted):
     mean = metrics["baselines"]["mean"]["test"]["rmse"]
     for one in (metrics, *metrics["baselines"].values()):
         assert f"<td>{one['test']['rmse']:.4g}</td>" in page
-        assert f"<td>{100 * (1 - one['test']['rmse'] / mean):+.1f} %</td>" in page
+        assert f"<td>{100 * (1 - one['test']['rmse'] / mean):+.1f} %</td>".replace("-", "−") in page
 
 
 @pytest.mark.parametrize("name", ["plain", "refit"])
@@ -112,7 +113,8 @@ def test_without_test_entries_the_page_shows_those_that_were_left_out(fitted):
     assert f"<td>{metrics['valid']['rmse']:.4g}</td>" in page
     page = render(fitted("plain"), metrics={"test": None, "valid": None, "baselines": {}}, report={"quality": None})
     assert drawings(page)
-    assert "RMSE" not in page
+    assert "test entries" not in page
+    assert "MAE" not in page
 
 
 @pytest.mark.parametrize(
@@ -121,7 +123,7 @@ def test_without_test_entries_the_page_shows_those_that_were_left_out(fitted):
 )  # fmt: skip
 def test_every_epoch_is_a_dot_and_the_axis_goes_to_the_last(fitted, phase, last):
     history = history_facts([Epoch(0, phase, 0, k, 1 / k, 2 / k, 0.1, False, 9) for k in range(1, last + 1)])
-    (curve,) = drawings(render(fitted("plain"), report={"history": history}), "loss by epoch")
+    (curve,) = drawings(render(fitted("plain"), report={"history": history}), "RMSE by epoch")
     assert len(list(curve.iter("circle"))) == len(history[0]["epochs"])
     assert f"{last:,}" in [text.text for text in curve.iter("text")]
 
@@ -177,7 +179,7 @@ def test_a_comparison_names_the_best_the_far_and_the_failed(copy):
     ends = [text.text for text in drawings(page)[0].iter("text") if text.get("class") == "end"]
     assert ends == [f"{EVIL}best", "good"]
     assert re.search(r"not drawn: far<.*every fit failed: failed\.", page, re.DOTALL)
-    assert html.unescape(re.search('<tr class="best"><td>(.*?)</td>', page)[1]) == f"{EVIL}best"
+    assert html.unescape(re.search('<tr class="best"><td[^>]*>(.*?)</td>', page)[1]) == f"{EVIL}best"
 
 
 def luminance(colour):
@@ -194,3 +196,99 @@ def test_text_and_marks_stand_out_in_light_and_dark(theme):
         for behind in ("page", "card"):
             low, high = sorted((luminance(colours[name]), luminance(colours[behind])))
             assert (high + 0.05) / (low + 0.05) >= 4.5, (name, behind)
+
+
+def test_a_sentence_says_what_the_table_means(fitted):
+    metrics = read(fitted("plain"), "metrics")
+    page = render(fitted("plain"), metrics={"test": metrics["test"] | {"rmse": 1e-3}})
+    assert f"off by {short(metrics['test']['mae'])} on average" in page
+    assert "is better here" not in page
+    better = {"tables": {"test": metrics["test"] | {"rmse": metrics["test"]["rmse"] / 2}, "valid": None}}
+    page = render(fitted("plain"), metrics={"baselines": metrics["baselines"] | better})
+    assert f"The simple model “tables” is better here: RMSE {metrics['test']['rmse'] / 2:.4g}" in page
+    for word in ("RMSE", "RFE", "skill", "mean", "bias", "tables", "interp"):
+        assert f"<dt>{word}</dt>" in page
+
+
+def test_many_components_take_a_click(fitted):
+    one = read(fitted("plain"), "report")["components"][0]
+    page = render(fitted("plain"), report={"components": [one] * (AT_ONCE + 3)})
+    assert page.count("<h3>Component") == AT_ONCE + 3
+    assert re.search(rf"Component {AT_ONCE},.*3 smaller components.*Component {AT_ONCE + 1},", page, re.DOTALL)
+    assert page.count("<details>") == page.count("</details>")
+    assert "smaller components" not in render(fitted("plain"), report={"components": [one] * AT_ONCE})
+
+
+def test_a_learning_curve_shows_its_end_beside_a_bad_beginning(fitted):
+    def curve(*figures, **config):
+        history = history_facts([Epoch(0, "refine", 0, k, f, f, 0.1, False, 9) for k, f in enumerate(figures, 1)])
+        (found,) = drawings(render(fitted("plain"), report={"history": history}, config=config), "")[-1:]
+        return [text.text for text in found.iter("text")]
+
+    assert "RMSE, logarithmic" in curve(100.0, 2.0, 1.0)
+    assert "RMSE" in curve(3.0, 2.0, 1.0)
+    assert "huber loss" in curve(3.0, 2.0, 1.0, recipe_changes={"loss": "huber"})
+
+
+def test_a_colour_has_one_name(fitted):
+    history = history_facts([Epoch(0, phase, 0, k, 1.0, 1.0, 0.1, False, 9) for k, phase in enumerate(PHASES, 1)])
+    page = render(fitted("plain"), report={"history": history})
+    colours = re.findall(r'<span class="(p\d)">●</span>', page)
+    assert sorted(colours) == sorted(set(PHASES.values()))
+
+
+def test_few_labels_are_named_and_many_of_uneven_size_are_drawn_logarithmically(fitted):
+    data = read(fitted("plain"), "report")["data"]
+    (bars,) = drawings(render(fitted("plain")), "entries per label of what")
+    assert {text.text for text in bars.iter("text")} >= {f"thing {j}" for j in range(6)}
+    data["modes"][0] |= {"most": 9999, "median": 1.0, "curve": [[1, 9999], [2, 1], [3, 0]], "size": 3000, "half": 7}
+    page = render(fitted("plain"), report={"data": data})
+    (curve,) = drawings(page, "entries per label of &lt;i") or drawings(page, "entries per label of <i")
+    assert {"entries, logarithmic", "1,000"} <= {text.text for text in curve.iter("text")}
+    assert "7 hold half of all entries" in page
+
+
+@pytest.mark.parametrize(("density", "said"), [(0.5, "50&nbsp;% of all cells"), (3.35e-6, "one cell in 299,000")])
+def test_a_density_can_be_read(fitted, density, said):
+    data = read(fitted("plain"), "report")["data"] | {"density": density}
+    assert said in render(fitted("plain"), report={"data": data})
+
+
+@pytest.mark.parametrize(("value", "warned"), [(1.5, False), (0.5, True)])
+def test_a_prediction_outside_of_its_interval_is_explained(fitted, value, warned):
+    filled = {"modes": ["who"], "rows": [{"labels": ["a"], "value": value, "interval": [1.0, 2.0]}]}
+    assert ("outside of its own" in render(fitted("plain"), report={"filled": filled})) == warned
+
+
+def test_attempts_say_how_they_went(fitted):
+    attempt = read(fitted("plain"), "metrics")["attempts"][0]
+    page = render(
+        fitted("plain"), metrics={"attempts": [attempt | {"outcome": "diverged", "valid_rfe": None}, attempt]}
+    )
+    assert f'<td class="text">diverged</td><td>{attempt["epochs"]}</td>' in page
+    assert f"<td>{short(attempt['valid_rfe'])}</td>" in page
+
+
+def test_columns_of_a_comparison_that_nobody_fills_are_left_out(copy):
+    (copy / "cells").mkdir()
+    (copy / "config.json").write_text(json.dumps({"source": "x.csv", "models": ["mean"]}))
+    test = {"rmse": 1.0, "mae": 1.0, "rfe": 1.0, "n": 9}
+    cell = {"model": "mean", "test": test, "mean_rmse": 2.0, "parameters": 3, "seconds": 1.0, "success": True}
+    (copy / "cells" / "0.json").write_text(json.dumps(cell))
+    page = report(copy).read_text()
+    assert "dead f" not in page
+    assert '<td data-is="RMSE">1</td>' in page
+    assert 'class="dot hollow"' in page  # one fit has no spread
+
+
+@pytest.mark.parametrize(
+    ("outcome", "budget", "said"),
+    [
+        ("converged", None, "Converged after"),
+        ("budget", 9.0, "Ended by its budget after"),
+        ("budget", None, "Not yet converged when its recipe ended, after"),
+        ("diverged", None, "Diverged after"),
+    ],
+)
+def test_the_end_of_a_fit_is_told(fitted, outcome, budget, said):
+    assert f"<p>{said}" in render(fitted("plain"), metrics={"outcome": outcome}, config={"budget": budget})

@@ -6,23 +6,36 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-WIDTH, HEIGHT = 360, 220
-LEFT, RIGHT, TOP, BOTTOM = 46, 12, 22, 34
-"""Room for the labels of the axes."""
+WIDTH, HEIGHT = 320, 200
+"""Of a plot in a row of three: about its size on the screen, so that letters have theirs."""
 
-LONGEST = 18
-"""Letters of a label that are shown; the whole of it appears under the pointer."""
+WIDE = (400, 220)
+"""Of one in a row of two."""
+
+LEFT, RIGHT, TOP, BOTTOM = 46, 12, 22, 34
+"""Room for the labels of the axes; to the left there is more where they need it."""
+
+LETTER = 7.2
+"""Width of a letter, rather too much than too little."""
+
+BESIDE = 0.45
+"""Share of the width that labels may take beside their bars; longer ones stand above."""
 
 
 def short(value: float | None) -> str:
     """A number in few letters."""
     if value is None:
         return "–"
-    if value == 0 or 1e-3 <= abs(value) < 1e5:
+    if value == 0 or 1e-3 <= abs(value) < 999_999.5:
         text = f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
     else:
-        text = f"{value:.1e}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
+        text = f"{value:.1e}".replace(".0e", "e").replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
     return text.replace("-", "−")
+
+
+def _four(value: float) -> str:
+    """A number in four digits, as tables have them."""
+    return f"{value:.4g}".replace("-", "−")
 
 
 def told_apart(values: Sequence[float]) -> list[str]:
@@ -46,9 +59,33 @@ def ticks(low: float, high: float, count: int = 4) -> list[float]:
     return [k * step for k in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def cut(label: str, longest: int = LONGEST) -> str:
-    """A label that is not too long."""
-    return label if len(label) <= longest else label[: longest - 1] + "…"
+def scale_marks(low: float, high: float) -> list[float]:
+    """Round numbers between two ends, at least three where there is room: a single one says nothing about a scale."""
+    few, more, many = (ticks(low, high, count) for count in (4, 6, 8))
+    return few if len(few) > 2 else more if len(more) > 2 else many
+
+
+def powers(low: float, high: float) -> list[float]:
+    """Round numbers between two positive ends of a logarithmic axis: powers of ten, and 2 and 5 times them if few."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    for factors, step in (((1, 2, 5), 1), ((1,), 1), ((1,), 2), ((1,), 5), ((1,), 20)):
+        found = [f * 10.0**k for k in range(first - first % step, last + 1, step) for f in factors]
+        inside = [value for value in found if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
+        if len(inside) <= MOST_MARKS:
+            return inside
+    return inside
+
+
+MOST_MARKS = 6
+"""Along a logarithmic axis."""
+
+
+def cut(label: str, longest: int) -> str:
+    """A label that is not too long: its middle is left out, since many differ at their ends only."""
+    if len(label) <= longest:
+        return label
+    tail = (longest - 1) // 3
+    return label[: longest - 1 - tail] + "…" + label[len(label) - tail :]
 
 
 class Plot:
@@ -62,6 +99,8 @@ class Plot:
         Positions and texts along the x axis, instead of numbers.
     titles
         Of the x and the y axis.
+    log
+        Whether the y axis, whose ends are positive then, is logarithmic.
     """
 
     def __init__(
@@ -72,17 +111,23 @@ class Plot:
         x_labels: Sequence[tuple[float, str]] | None = None,
         titles: tuple[str, str] = ("", ""),
         size: tuple[int, int] = (WIDTH, HEIGHT),
+        log: bool = False,
     ) -> None:
         self.low, self.high = (x[0], y[0]), (_above(*x), _above(*y))
-        self.size = size
+        self.size, self.log = size, log
         self.parts: list[str] = []
-        self._axes(x_labels, titles)
+        marks = powers(self.low[1], self.high[1]) if log else scale_marks(self.low[1], self.high[1])
+        texts = told_apart(marks)
+        self.left = max(LEFT, round(LETTER * max(map(len, texts), default=0)) + 7)
+        self._y_axis(list(zip(marks, texts, strict=True)), titles[1])
+        self._x_axis(x_labels, titles[0])
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         """Where a point lies."""
-        share = [(v - a) / (b - a) for v, a, b in zip((x, y), self.low, self.high, strict=True)]
-        width, height = self.size[0] - LEFT - RIGHT, self.size[1] - TOP - BOTTOM
-        return round(LEFT + share[0] * width, 1), round(TOP + (1 - share[1]) * height, 1)
+        across = (x - self.low[0]) / (self.high[0] - self.low[0])
+        low, y, high = (math.log10(v) if self.log else v for v in (self.low[1], y, self.high[1]))
+        width, height = self.size[0] - self.left - RIGHT, self.size[1] - TOP - BOTTOM
+        return round(self.left + across * width, 1), round(TOP + (1 - (y - low) / (high - low)) * height, 1)
 
     def line(self, points: Sequence[tuple[float, float]], kind: str = "one") -> Plot:
         """A line through points, in order."""
@@ -99,8 +144,8 @@ class Plot:
     def columns(self, edges: Sequence[float], heights: Sequence[float]) -> Plot:
         """A histogram: a column between every two edges."""
         for a, b, height in zip(edges[:-1], edges[1:], heights, strict=True):
-            (x0, y0), (x1, y1) = self.at(a, self.low[1]), self.at(b, height)
             if height > self.low[1]:
+                (x0, y0), (x1, y1) = self.at(a, self.low[1]), self.at(b, height)
                 self.parts.append(
                     f'<rect class="bar one" x="{x0}" y="{y1}" width="{max(x1 - x0 - 0.5, 0.5):.1f}" '
                     f'height="{y0 - y1:.1f}"/>'
@@ -111,72 +156,99 @@ class Plot:
         """The drawing, named for those who cannot see it."""
         return _wrap("".join(self.parts), title, self.size)
 
-    def _axes(self, x_labels: Sequence[tuple[float, str]] | None, titles: tuple[str, str]) -> None:
-        bottom, right = self.size[1] - BOTTOM, self.size[0] - RIGHT
-        marks = ticks(self.low[1], self.high[1])
-        for value, text in zip(marks, told_apart(marks), strict=True):
+    def _y_axis(self, marks: Sequence[tuple[float, str]], title: str) -> None:
+        right = self.size[0] - RIGHT
+        for value, text in marks:
             y = self.at(self.low[0], value)[1]
-            self.parts.append(f'<line class="grid" x1="{LEFT}" y1="{y}" x2="{right}" y2="{y}"/>')
-            self.parts.append(f'<text class="end" x="{LEFT - 5}" y="{y + 3.5}">{text}</text>')
-        self.parts.append(f'<line class="axis" x1="{LEFT}" y1="{bottom}" x2="{right}" y2="{bottom}"/>')
-        along = ticks(self.low[0], self.high[0])
-        labels = list(zip(along, told_apart(along), strict=True)) if x_labels is None else x_labels
-        for k, (value, text) in enumerate(labels):
-            x = self.at(value, self.low[1])[0]
-            side = "" if x_labels is None or 0 < k < len(labels) - 1 else "end" if k else "start"
-            self.parts.append(f'<text class="{side or "middle"}" x="{x}" y="{bottom + 14}">{escape(text)}</text>')
-        middle = (LEFT + right) / 2
-        self.parts.append(f'<text class="middle title" x="{middle}" y="{self.size[1] - 5}">{escape(titles[0])}</text>')
-        if titles[1]:
-            self.parts.append(f'<text class="start title" x="2" y="10">{escape(titles[1])}</text>')
+            kind = "axis" if value == 0 and self.low[1] < 0 else "grid"
+            self.parts.append(f'<line class="{kind}" x1="{self.left}" y1="{y}" x2="{right}" y2="{y}"/>')
+            self.parts.append(f'<text class="end" x="{self.left - 5}" y="{y + 3.5}">{text}</text>')
+        if title:
+            self.parts.append(f'<text class="start title" x="2" y="12">{escape(title)}</text>')
+
+    def _x_axis(self, labels: Sequence[tuple[float, str]] | None, title: str) -> None:
+        bottom, right = self.size[1] - BOTTOM, self.size[0] - RIGHT
+        kind = "grid" if self.low[1] < 0 < self.high[1] and not self.log else "axis"  # zero has the axis then
+        self.parts.append(f'<line class="{kind}" x1="{self.left}" y1="{bottom}" x2="{right}" y2="{bottom}"/>')
+        if labels is None:
+            along = scale_marks(self.low[0], self.high[0])
+            labels = list(zip(along, told_apart(along), strict=True))
+            widest = LETTER * max(len(text) for _, text in labels) + 8
+            while len(labels) > 2 and len(labels) * widest > right - self.left:
+                labels = labels[::2]  # steps stay even
+        taken: list[tuple[float, float]] = []
+        for value, text in [*labels[:1], *labels[:0:-1]]:  # both ends first, then what has room between them
+            x, wide = self.at(value, self.low[1])[0], LETTER * len(text)
+            start = min(max(x - wide / 2, self.left - 8), self.size[0] - 2 - wide)
+            if all(start > b + 6 or start + wide < a - 6 for a, b in taken):
+                taken.append((start, start + wide))
+                at = round(start + wide / 2, 1)
+                self.parts.append(f'<text class="middle" x="{at}" y="{bottom + 14}">{escape(text)}</text>')
+        middle = (self.left + right) / 2
+        self.parts.append(f'<text class="middle title" x="{middle}" y="{self.size[1] - 5}">{escape(title)}</text>')
 
 
-def bars(rows: Sequence[tuple[str, float]], title: str, *, width: int = WIDTH, zero: float = 0.0) -> str:
-    """A bar for every label, one below the other, from ``zero`` on; negative ones to the left."""
-    low, high = min([zero, *(v for _, v in rows)]), max([zero, *(v for _, v in rows)])
-    room, start = width - 140 - 50, 140
+def bars(
+    rows: Sequence[tuple[str, float]], title: str, *, texts: Sequence[str] | None = None, width: int = WIDTH
+) -> str:
+    """A bar for every label, one below the other; negative ones to the left. ``texts`` say more than the numbers."""
+    low, high = min([0.0, *(v for _, v in rows)]), max([0.0, *(v for _, v in rows)])
+    texts = [short(value) for _, value in rows] if texts is None else texts
+    start, step = _room_for_labels([label for label, _ in rows], width)
+    room = width - start - LETTER * max(map(len, texts), default=0) - 6
     scale = room / _size(high - low)
     parts = []
-    for k, (label, value) in enumerate(rows):
-        y = 18 * k + 4
-        x = start + (min(value, zero) - low) * scale
-        kind = "one" if value >= zero else "two"
-        parts.append(f'<text class="end" x="{start - 6}" y="{y + 10}">{_named(label)}</text>')
+    for k, ((label, value), text) in enumerate(zip(rows, texts, strict=True)):
+        y = step * (k + 1) - 14
+        x, end = (start + (v - low) * scale for v in (min(value, 0.0), max(value, 0.0)))
+        parts.append(_label(label, start, y, width))
         parts.append(
-            f'<rect class="bar {kind}" x="{x:.1f}" y="{y}" width="{max(abs(value - zero) * scale, 1):.1f}" '
-            'height="13" rx="2"/>'
+            f'<rect class="bar {"one" if value >= 0 else "two"}" x="{x:.1f}" y="{y}" '
+            f'width="{max(abs(value) * scale, 1):.1f}" height="13" rx="2"/>'
         )
-        end = start + (max(value, zero) - low) * scale
-        parts.append(f'<text class="start" x="{end + 4:.1f}" y="{y + 10}">{short(value)}</text>')
-    return _wrap("".join(parts), title, (width, 18 * len(rows) + 6))
+        parts.append(f'<text class="start" x="{end + 4:.1f}" y="{y + 10}">{text}</text>')
+    return _wrap("".join(parts), title, (width, step * len(rows) + 6))
 
 
-def dots_with_spread(rows: Sequence[tuple[str, float, float]], title: str, *, width: int = 640) -> str:
-    """A dot with its spread for every label, one below the other."""
-    low, high = min(v - s for _, v, s in rows), max(v + s for _, v, s in rows)
+def dots_with_spread(rows: Sequence[tuple[str, float, float | None]], title: str, *, width: int = WIDE[0]) -> str:
+    """A dot with its spread for every label, one below the other; hollow where the spread is not known."""
+    low, high = min(v - (s or 0) for _, v, s in rows), max(v + (s or 0) for _, v, s in rows)
     margin = 0.04 * _size(high - low)
     low, high = low - margin, high + margin
-    start, end = 190, width - 16
-    scale = (end - start) / _size(high - low)
-    bottom = 18 * len(rows) + 6
+    start, step = _room_for_labels([label for label, _, _ in rows], width)
+    begin, end = start + 8, width - 56
+    scale = (end - begin) / _size(high - low)
+    bottom = step * len(rows) + 6
     parts = []
-    for value in ticks(low, high, 5):
-        x = round(start + (value - low) * scale, 1)
+    marks = scale_marks(low, high)
+    for value, text in zip(marks, told_apart(marks), strict=True):
+        x = round(begin + (value - low) * scale, 1)
         parts.append(f'<line class="grid" x1="{x}" y1="0" x2="{x}" y2="{bottom}"/>')
-        parts.append(f'<text class="middle" x="{x}" y="{bottom + 12}">{short(value)}</text>')
+        parts.append(f'<text class="middle" x="{x}" y="{bottom + 12}">{text}</text>')
     for k, (label, value, spread) in enumerate(rows):
-        y = 18 * k + 10
-        x0, x, x1 = (round(start + (v - low) * scale, 1) for v in (value - spread, value, value + spread))
-        parts.append(f'<text class="end" x="{start - 8}" y="{y + 4}">{_named(label, 28)}</text>')
-        parts.append(f'<line class="line one" x1="{x0}" y1="{y}" x2="{x1}" y2="{y}"/>')
-        parts.append(f'<circle class="dot one" cx="{x}" cy="{y}" r="4"/>')
+        y = step * (k + 1) - 8
+        x0, x, x1 = (round(begin + (v - low) * scale, 1) for v in (value - (spread or 0), value, value + (spread or 0)))
+        parts.append(_label(label, start, y - 6, width))
+        if spread is not None:
+            parts.append(f'<line class="line one" x1="{x0}" y1="{y}" x2="{x1}" y2="{y}"/>')
+        parts.append(f'<circle class="dot {"hollow" if spread is None else "one"}" cx="{x}" cy="{y}" r="4"/>')
+        parts.append(f'<text class="start" x="{x1 + 8:.1f}" y="{y + 4}">{_four(value)}</text>')
     return _wrap("".join(parts), title, (width, bottom + 18))
 
 
-def _named(label: str, longest: int = LONGEST) -> str:
-    """A label cut to its room, whole under the pointer."""
-    whole = cut(label, longest)
-    return escape(whole) + ("" if whole == label else f"<title>{escape(label)}</title>")
+def _room_for_labels(labels: Sequence[str], width: int) -> tuple[float, int]:
+    """Where bars begin, and the height of a row: labels stand to the left of their bars, long ones above them."""
+    longest = LETTER * max(map(len, labels), default=0)
+    return (0, 34) if longest > BESIDE * width else (round(longest + 10, 1), 18)
+
+
+def _label(label: str, start: float, y: float, width: int) -> str:
+    """A label beside its bar or above it, cut to its room and whole under the pointer."""
+    said = cut(label, int(width / LETTER))
+    whole = escape(said) + ("" if said == label else f"<title>{escape(label)}</title>")
+    if start:
+        return f'<text class="end" x="{start - 6:.1f}" y="{y + 10}">{whole}</text>'
+    return f'<text class="start" x="0" y="{y - 4}">{whole}</text>'
 
 
 def _wrap(inside: str, title: str, size: tuple[int, int]) -> str:
@@ -212,6 +284,8 @@ def lines_as_svg(lines: dict[str, list[tuple[float, float]]], title: str) -> str
         if len(one) > 1:
             plot.line(one, f"k{k % 3}")
         plot.dots(one, f"k{k % 3}", 3)
-        plot.parts.append(f'<text x="{LEFT + 8 + 110 * k}" y="12" class="k{k % 3}" stroke="none">{escape(name)}</text>')
+        plot.parts.append(
+            f'<text x="{plot.left + 8 + 110 * k}" y="12" class="k{k % 3}" stroke="none">{escape(name)}</text>'
+        )
     inside = f"<style>{STYLE}</style>" + "".join(plot.parts)
     return _wrap(inside, title, size).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)

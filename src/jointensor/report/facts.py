@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from jointensor.data.modes import Mode
+from jointensor.data.modes import Mode, is_date
 from jointensor.data.sparse import SparseTensor, cell_keys
 from jointensor.evaluation.components import read_components
 from jointensor.models.joint import JointModel
@@ -32,14 +33,20 @@ Facts = dict[str, Any]
 COLUMNS = 30
 """Of a histogram."""
 
-POINTS = 120
-"""Most points of a curve along a mode."""
+POINTS = 400
+"""Most points of a curve along a mode: the days of a year, one by one."""
+
+POOLED = 60
+"""Most points of a curve of errors, each over several labels."""
 
 SHOWN = 600
 """Test entries that are drawn as points."""
 
-JUDGED = 200_000
-"""Test entries that are looked at."""
+JUDGED = 2_000_000
+"""Most test entries whose errors are counted."""
+
+CHECKED = 200_000
+"""Most of them whose intervals are."""
 
 TOP = 8
 """Labels that are named."""
@@ -59,7 +66,7 @@ MOST_EPOCHS = 400
 
 def data_facts(tensor: SparseTensor) -> Facts:
     """What the data are."""
-    counts, edges = np.histogram(tensor.values.astype(np.float64), COLUMNS)  # 32 bits may not part them
+    counts, edges = _histogram(tensor.values.astype(np.float64))  # 32 bits may not part the columns
     cells = math.prod(tensor.shape)
     return {
         "shape": list(tensor.shape),
@@ -77,10 +84,20 @@ def data_facts(tensor: SparseTensor) -> Facts:
     }
 
 
+def _histogram(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Counts and edges; columns of whole numbers hold equally many, or they would go up and down for nothing."""
+    low, high = values.min(), values.max()
+    if not np.all(values == np.floor(values)):
+        return np.histogram(values, COLUMNS)
+    step = math.ceil((high - low + 1) / COLUMNS)
+    return np.histogram(values, low - 0.5 + step * np.arange(math.ceil((high - low + 1) / step) + 1))
+
+
 def _mode_facts(tensor: SparseTensor, n: int, mode: Mode) -> Facts:
     counts = np.bincount(tensor.indices[:, n], minlength=mode.size)
     ordered = mode.order != "none"
-    along = counts if ordered else np.sort(counts)[::-1]
+    most = np.argsort(-counts, kind="stable")
+    so_far = np.cumsum(counts[most])
     return {
         "name": mode.name,
         "size": mode.size,
@@ -89,21 +106,51 @@ def _mode_facts(tensor: SparseTensor, n: int, mode: Mode) -> Facts:
         "median": float(np.median(counts)),
         "most": int(counts.max()),
         "without": int((counts == 0).sum()),
-        "curve": _thinned(along.astype(float)),
+        "half": int(np.searchsorted(so_far, len(tensor) / 2)) + 1,  # labels that hold half of all entries
+        "top": [[mode.label(int(i)), int(counts[i])] for i in most[:TOP]],
+        "curve": _along(mode, counts) if ordered else _thinned(np.arange(1.0, mode.size + 1), counts[most]),
         "labels": _axis_labels(mode) if ordered else None,
     }
 
 
-def _thinned(values: NDArray[np.float64]) -> list[list[float]]:
-    """Places and means of at most ``POINTS`` stretches of a curve."""
+def _along(mode: Mode, values: NDArray[Any]) -> list[list[float]]:
+    """A curve along an ordered mode, drawn where its labels lie."""
+    places = _places(mode)
+    order = np.argsort(places, kind="stable")
+    return _thinned(places[order], values[order])
+
+
+def _thinned(places: NDArray[np.float64], values: NDArray[Any]) -> list[list[float]]:
+    """Mean places and means of at most ``POINTS`` stretches of a curve."""
     bounds = np.unique(np.linspace(0, len(values), min(len(values), POINTS) + 1).astype(int))
-    return [[(a + b - 1) / 2, float(values[a:b].mean())] for a, b in pairwise(bounds)]
+    return [[float(places[a:b].mean()), float(values[a:b].mean())] for a, b in pairwise(bounds)]
+
+
+def _places(mode: Mode) -> NDArray[np.float64]:
+    """Where the labels of an ordered mode lie: dates by the day, which not all of them have; numbers by value."""
+    if mode.labels is not None and all(map(is_date, mode.labels)):
+        try:
+            return np.array([_day(label) for label in mode.labels])
+        except ValueError:  # quarters, or no dates after all
+            pass
+    return mode.coordinates()
+
+
+def _day(label: str) -> float:
+    """Days since 1970 of a date, month or week."""
+    month = len(label) == len("2024-01") and label[5:].isdigit()
+    when = datetime.fromisoformat(label + "-01" if month else label)
+    return when.replace(tzinfo=when.tzinfo or UTC).timestamp() / 86400
 
 
 def _axis_labels(mode: Mode) -> list[list[Any]]:
-    """A few positions of an ordered mode and their labels."""
-    places = np.unique(np.linspace(0, mode.size - 1, 3).astype(int))
-    return [[int(i), cut(mode.label(int(i)), 16 if len(places) < 3 else 12)] for i in places]
+    """Both ends of an ordered mode and what lies between, with places."""
+    places = _places(mode)
+    middle = np.abs(places - (places.min() + places.max()) / 2).argmin()
+    return [
+        [float(places[i]), cut(mode.label(int(i)), 16)]
+        for i in sorted({places.argmin(), middle, places.argmax()}, key=lambda i: places[i])
+    ]
 
 
 def quality_facts(
@@ -133,12 +180,13 @@ def quality_facts(
         return None
     indices, truth = indices[known], np.asarray(values, dtype=np.float64)[known]
     predicted = predictor.predict(indices).astype(np.float64)
+    checked = slice(None, None, 1 + len(truth) // CHECKED)
     shown = np.linspace(0, len(truth) - 1, min(SHOWN, len(truth))).astype(int)
     return {
         "n": len(truth),
         "points": np.stack([truth[shown], predicted[shown]], axis=1).round(6).tolist(),
         "modes": [_errors_by_label(mode, indices[:, n], predicted - truth) for n, mode in enumerate(modes)],
-        "calibration": _calibration(predictor, indices, truth, predicted, halves=calibrated),
+        "calibration": _calibration(predictor, indices[checked], truth[checked], predicted[checked], halves=calibrated),
     }
 
 
@@ -149,13 +197,16 @@ def _errors_by_label(mode: Mode, column: NDArray[np.integer], errors: NDArray[np
     rmse = np.sqrt(squares / np.maximum(counts, 1))
     enough = np.flatnonzero(counts >= FEWEST)
     worst = enough[np.argsort(-rmse[enough], kind="stable")][:TOP]
-    groups = np.array_split(np.arange(mode.size), min(mode.size, POINTS // 2))
-    pooled = [(float(g.mean()), counts[g].sum(), squares[g].sum()) for g in groups]
-    curve = [[place, math.sqrt(total / count)] for place, count, total in pooled if count]
+    curve = []
+    if mode.order != "none":
+        places = _places(mode)
+        for g in np.array_split(np.argsort(places, kind="stable"), min(mode.size, POOLED)):
+            if counts[g].any():
+                curve.append([float(places[g].mean()), math.sqrt(squares[g].sum() / counts[g].sum())])
     return {
         "name": mode.name,
         "worst": [[mode.label(int(i)), float(rmse[i]), int(counts[i])] for i in worst],
-        "curve": curve if mode.order != "none" else None,
+        "curve": curve or None,
         "labels": _axis_labels(mode) if mode.order != "none" else None,
     }
 
@@ -211,7 +262,7 @@ def _loadings(column: NDArray[np.float64], mode: Mode, top: list[tuple[str, floa
     ordered = mode.order != "none"
     return {
         "name": mode.name,
-        "curve": _thinned(column) if ordered else None,
+        "curve": _along(mode, column) if ordered else None,
         "labels": _axis_labels(mode) if ordered else None,
         "top": None if ordered else [list(one) for one in top],
     }

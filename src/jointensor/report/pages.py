@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shlex
 from collections.abc import Sequence
 from importlib.resources import files
@@ -12,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader
 from markupsafe import Markup
 
-from jointensor.report.draw import Plot, bars, cut, dots_with_spread, short
+from jointensor.report.draw import WIDE, WIDTH, Plot, bars, dots_with_spread, short
 
 Facts = dict[str, Any]
 
@@ -22,14 +21,48 @@ PHASES = {
 }  # fmt: skip
 """Class of the dots of every phase."""
 
+KINDS = {"p1": "warm start", "p2": "nonlinear part alone", "p3": "multilinear part alone", "p4": "refinement"}
+"""What these classes are called."""
+
+WORDS = {
+    "RMSE": "root mean squared error, in the unit of the values",
+    "MAE": "mean absolute error",
+    "RFE": "errors relative to the size of the values: 0 is perfect, 1 no better than answering 0",
+    "skill": "by how much RMSE is below that of the mean",
+    "s/epoch": "seconds of a pass over the training entries",
+    "success": "fits that learnt something: RFE below 1",
+    "dead f": "fits whose nonlinear part ended as a constant",
+}
+"""What the figures are."""
+
+BASELINES = {
+    "mean": "the mean of all values",
+    "bias": "the mean and one number for every label",
+    "tables": "means of combinations of labels, shrunk where entries are few",
+    "interp": "straight lines between the nearest entries along an ordered mode",
+}
+"""What the models beside the fitted one are."""
+
+SKEWED = 50
+"""Times the median from where on an axis of counts is logarithmic."""
+
+STEEP = 8
+"""Times the least from where on the axis of a learning curve is."""
+
+AT_ONCE = 6
+"""Components that are shown without a click."""
+
 FAR = 5
 """Times the least error that is still drawn."""
 
 OUTCOMES = {"converged": "Converged", "budget": "Ended by its budget", "interrupted": "Interrupted"}
 """How a fit ended, in words; others speak for themselves."""
 
-SMALL = (300, 150)
-"""Size of the plots of components."""
+HIGH = 140
+"""Height of the plots of components."""
+
+FOURTH = 240
+"""Their width in a row of four."""
 
 
 def render_run(facts: Facts, metrics: Facts, config: Facts, environment: Facts) -> str:
@@ -40,21 +73,33 @@ def render_run(facts: Facts, metrics: Facts, config: Facts, environment: Facts) 
         title=str(config.get("source", "")).rsplit("/", maxsplit=1)[-1],
         facts=facts,
         metrics=metrics,
-        rows=figure_rows(metrics),
+        rows=(rows := figure_rows(metrics)),
+        verdict=_verdict(rows),
+        words=WORDS | BASELINES,
         config={k: json.dumps(v, ensure_ascii=False) for k, v in config.items()},
         environment=environment,
         command=_command(environment),
         values=_histogram(facts["data"]["values"]) if "data" in facts else None,
         modes=[(mode, _per_label(mode)) for mode in facts.get("data", {}).get("modes", [])],
-        curves=[(one["attempt"] + 1, _curve(one)) for one in facts.get("history", []) if len(one["epochs"]) > 1],
-        phases=_phases(facts.get("history", [])),
+        curves=[
+            (one["attempt"] + 1, _curve(one, _loss(config)))
+            for one in facts.get("history", [])
+            if len(one["epochs"]) > 1
+        ],
+        legend=_legend(facts.get("history", [])),
+        measure=_loss(config),
         against=_against(quality["points"]) if quality else None,
         errors=[(mode, _errors(mode)) for mode in quality["modes"]] if quality else [],
         calibration=_held(quality["calibration"]) if quality and quality["calibration"] else None,
-        components=[(one, [_loading(mode) for mode in one["modes"]]) for one in facts.get("components", [])],
+        components=[
+            (one, [_loading(mode, FOURTH if len(one["modes"]) > 3 else WIDTH) for mode in one["modes"]])
+            for one in facts.get("components", [])
+        ],
+        at_once=AT_ONCE,
         trials=_trials(metrics.get("auto", {}).get("trials", [])),
         notes=[note for note in metrics["notes"] if note != metrics.get("auto", {}).get("reason")],
-        outcome=OUTCOMES.get(metrics["outcome"], metrics["outcome"].capitalize()),
+        beside=_beside(facts.get("filled")),
+        outcome=_outcome(metrics["outcome"], config),
     )
 
 
@@ -64,12 +109,14 @@ def render_comparison(
     """The page of a comparison; ``cells`` are the fields of the rows as they are shown."""
     known = sorted((row for row in rows if row["rmse"] is not None), key=lambda row: row["rmse"])
     near = [row for row in known if row["rmse"] <= FAR * known[0]["rmse"]]  # one that failed would hide all others
-    drawn = [(row["model"], row["rmse"], row["rmse_sd"] or 0.0) for row in near]
+    drawn = [(row["model"], row["rmse"], row["rmse_sd"]) for row in near]
+    shown = [k for k in range(len(titles)) if any(one[k] != "–" for one in cells)]
     return _render(
         "comparison.html.j2",
         title=str(config.get("source", "")).rsplit("/", maxsplit=1)[-1],
-        rows=list(zip(rows, cells, strict=True)),
-        titles=titles,
+        rows=list(zip(rows, [[one[k] for k in shown] for one in cells], strict=True)),
+        titles=[titles[k] for k in shown],
+        words=WORDS,
         accuracy=Markup(dots_with_spread(drawn, "test RMSE by model")) if drawn else None,
         far=[row["model"] for row in known if row not in near],
         failed=[row["model"] for row in rows if row["rmse"] is None],
@@ -100,6 +147,43 @@ def _phases(history: Sequence[Facts]) -> dict[str, str]:
     return {phase: PHASES.get(phase, "p4") for phase in seen}
 
 
+def _outcome(outcome: str, config: Facts) -> str:
+    if outcome == "budget" and config.get("budget") is None:  # of epochs: nobody limited its time
+        return "Not yet converged when its recipe ended,"
+    return OUTCOMES.get(outcome, outcome.capitalize())
+
+
+def _beside(filled: Facts | None) -> bool:
+    """Whether a prediction lies outside of its own interval."""
+    rows = filled["rows"] if filled else []
+    return any(row["interval"] and not row["interval"][0] <= row["value"] <= row["interval"][1] for row in rows)
+
+
+def _legend(history: Sequence[Facts]) -> dict[str, str]:
+    """Names of the phases that occur, and their classes."""
+    return {KINDS[kind] if phase in PHASES else phase: kind for phase, kind in _phases(history).items()}
+
+
+def _loss(config: Facts) -> str:
+    """What the learning curves show."""
+    name = (config.get("recipe_changes") or {}).get("loss", "squared")
+    return "RMSE" if name == "squared" else f"{name} loss"
+
+
+def _verdict(rows: Sequence[Facts]) -> str | None:
+    """The table in a sentence or two."""
+    mean = next((row for row in rows if row["model"] == "mean"), None)
+    if mean is None or rows[0]["mae"] is None:
+        return None
+    ours, theirs = short(rows[0]["mae"]), short(mean["mae"])
+    said = f"A prediction is off by {ours} on average; the mean of all values is off by {theirs}."
+    best = next((row for row in rows if row["best"]), rows[0])
+    if best["rmse"] < rows[0]["rmse"]:
+        figures = f"RMSE {best['rmse']:.4g} against {rows[0]['rmse']:.4g}"
+        said += f" The simple model “{best['model']}” is better here: {figures}."
+    return said
+
+
 def figure_rows(metrics: Facts) -> list[Facts]:
     """One row per model, the fitted one first, with its skill over the mean predictor."""
     part = "test" if metrics["test"] is not None else "valid"
@@ -123,39 +207,48 @@ def figure_rows(metrics: Facts) -> list[Facts]:
 
 def _histogram(values: Facts) -> Markup:
     edges, counts = values["edges"], values["counts"]
-    largest = max(counts)
-    if largest > 50 * (sorted(counts)[len(counts) // 2] + 1):  # a few columns would hide all others
-        heights = [math.log10(1 + count) for count in counts]
-        titles = ("value", "log₁₀(1 + entries)")
-    else:
-        heights, titles = counts, ("value", "entries")
-    plot = Plot((edges[0], edges[-1]), (0, max(heights)), titles=titles).columns(edges, heights)
-    return Markup(plot.svg("histogram of the values"))
+    log = max(counts) > SKEWED * (sorted(counts)[len(counts) // 2] + 1)  # a few columns would hide all others
+    plot = _counted((edges[0], edges[-1]), max(counts), log=log, x_labels=None, title="value")
+    return Markup(plot.columns(edges, counts).svg("histogram of the values"))
 
 
 def _per_label(mode: Facts) -> Markup:
-    points = [tuple(point) for point in mode["curve"]]
-    last = max(mode["size"] - 1, 1)
+    name, top = f"entries per label of {mode['name']}", mode.get("top", [])
+    if not mode["labels"] and len(top) == mode["size"]:  # few enough to name them all
+        return Markup(bars([tuple(one) for one in top], name, texts=[f"{count:,}" for _, count in top]))
     title = mode["name"] if mode["labels"] else f"{mode['name']}, most frequent first"
-    plot = Plot(
-        (0, last), (0, max(y for _, y in points)), x_labels=mode["labels"], titles=(title, "entries"), size=SMALL
-    )
-    return Markup(_drawn(plot, points).svg(f"entries per label of {mode['name']}"))
+    log = not mode["labels"] and mode["most"] > SKEWED * (mode["median"] + 1)
+    points = [(x, max(y, NOTHING) if log else y) for x, y in mode["curve"]]
+    ends = (points[0][0], points[-1][0])
+    plot = _counted(ends, max(y for _, y in points), log=log, x_labels=mode["labels"], title=title)
+    return Markup(_drawn(plot, points).svg(name))
+
+
+NOTHING = 0.5
+"""Where no entries are, on a logarithmic axis."""
+
+
+def _counted(x: tuple[float, float], most: float, *, log: bool, x_labels: Any, title: str) -> Plot:
+    """Axes for numbers of entries."""
+    titles = (title, "entries, logarithmic" if log else "entries")
+    return Plot(x, (NOTHING if log else 0, most), x_labels=x_labels, titles=titles, log=log)
 
 
 def _drawn(plot: Plot, points: Sequence[tuple[float, float]]) -> Plot:
     return plot.line(points) if len(points) > 1 else plot.dots(points)
 
 
-def _curve(attempt: Facts) -> Markup:
+def _curve(attempt: Facts, measure: str) -> Markup:
     rows = attempt["epochs"]
     figures = [f for row in rows for f in (row["train"], row["valid"]) if f is not None]
-    last = rows[-1]["epoch"]
-    plot = Plot((1, last), (min(figures), max(figures)), titles=("epoch", "loss"), size=(640, 240))
+    low, high = min(figures), max(figures)
+    log = 0 < low < high / STEEP  # the first epochs would hide the last ones
+    titles = ("epoch", measure + (", logarithmic" if log else ""))
+    plot = Plot((1, rows[-1]["epoch"]), (low, high), titles=titles, size=WIDE, log=log)
     plot.line([(row["epoch"], row["train"]) for row in rows if row["train"] is not None], "grey")
     for phase, kind in _phases([attempt]).items():
         plot.dots([(r["epoch"], r["valid"]) for r in rows if r["phase"] == phase and r["valid"] is not None], kind)
-    return Markup(plot.svg(f"loss by epoch, attempt {attempt['attempt'] + 1}"))
+    return Markup(plot.svg(f"{measure} by epoch, attempt {attempt['attempt'] + 1}"))
 
 
 def _against(points: Sequence[Sequence[float]]) -> Markup:
@@ -169,12 +262,13 @@ def _errors(mode: Facts) -> Markup:
     if mode["curve"]:
         points = [tuple(point) for point in mode["curve"]]
         plot = Plot(
-            (0, mode["labels"][-1][0]), (0, max(y for _, y in points)), x_labels=mode["labels"],
+            (mode["labels"][0][0], mode["labels"][-1][0]), (0, max(y for _, y in points)), x_labels=mode["labels"],
             titles=(mode["name"], "RMSE"),
         )  # fmt: skip
         return Markup(_drawn(plot, points).svg(f"error along {mode['name']}"))
-    rows = [(f"{cut(label, 11)} ({count:,})", rmse) for label, rmse, count in mode["worst"]]
-    return Markup(bars(rows, f"error by label of {mode['name']}")) if rows else Markup("")
+    rows = [(label, rmse) for label, rmse, _ in mode["worst"]]
+    texts = [f"{short(rmse)} ({count:,})" for _, rmse, count in mode["worst"]]
+    return Markup(bars(rows, f"error by label of {mode['name']}", texts=texts)) if rows else Markup("")
 
 
 def _held(calibration: Sequence[Sequence[float]]) -> Markup:
@@ -184,14 +278,13 @@ def _held(calibration: Sequence[Sequence[float]]) -> Markup:
     return Markup(plot.dots([tuple(p) for p in calibration], radius=3.5).svg("share inside intervals"))  # type: ignore[misc]
 
 
-def _loading(mode: Facts) -> Markup:
+def _loading(mode: Facts, width: int) -> Markup:
     if mode["top"] is not None:
-        return Markup(bars([tuple(one) for one in mode["top"]], f"loadings of {mode['name']}", width=SMALL[0]))
+        return Markup(bars([tuple(one) for one in mode["top"]], f"loadings of {mode['name']}", width=width))
     points = [tuple(point) for point in mode["curve"]]
     heights = [0.0, *(y for _, y in points)]
     plot = Plot(
-        (points[0][0], points[-1][0]), (min(heights), max(heights)), x_labels=mode["labels"], size=SMALL,
-        titles=(mode["name"], ""),
+        (points[0][0], points[-1][0]), (min(heights), max(heights)), x_labels=mode["labels"], size=(width, HIGH),
     )  # fmt: skip
     return Markup(_drawn(plot, points).svg(f"loadings along {mode['name']}"))
 
@@ -201,7 +294,7 @@ def _trials(trials: Sequence[Facts]) -> Facts | None:
     known = sorted((one for one in trials if one["rmse"] is not None), key=lambda one: one["rmse"])
     if not known:
         return None
-    near = [(one["name"], one["rmse"], one["spread"] or 0.0) for one in known if one["rmse"] <= FAR * known[0]["rmse"]]
+    near = [(one["name"], one["rmse"], one["spread"]) for one in known if one["rmse"] <= FAR * known[0]["rmse"]]
     return {
         "plot": Markup(dots_with_spread(near, "RMSE of left-out entries by candidate")),
         "rows": [*known, *(one for one in trials if one["rmse"] is None)],
