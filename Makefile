@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check fmt bench bench-gpu identifiability clean
+.PHONY: help setup demo test test-all check fmt docs bench bench-gpu identifiability clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk 'BEGIN {FS = ":.*## "} {printf "  make %-16s %s\n", $$1, $$2}'
@@ -37,6 +37,10 @@ fmt: $(READY) ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(READY) ## build the documentation into site/; open site/index.html
+	$(BIN)/python docs/_site/cli_page.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 bench: $(READY) ## ratios against other packages and hand-written PyTorch, on two cores; half an hour
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python benchmarks/cpu.py --threads 2 --end-to-end
@@ -48,4 +52,4 @@ identifiability: $(READY) ## the paper's identifiability experiment, ten seeds
 	$(BIN)/python -m jointensor.experiments.identifiability --seeds 10
 
 clean: ## remove the environment and what the commands wrote
-	rm -rf $(VENV) demo runs dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) demo runs dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

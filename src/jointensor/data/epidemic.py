@@ -24,7 +24,9 @@ class Epidemic:
     """What was reported, and what was true where nothing was."""
 
     observed: SparseTensor
+    """What was reported, with noise: place × what × day, three cells of four."""
     missing: SparseTensor
+    """What would have been reported in the other cells."""
     truth: NDArray[np.float64]
     """All numbers without noise, ``(places, 3, days)``: an index, 100 at the peak of a typical place."""
     regions: tuple[str, ...]

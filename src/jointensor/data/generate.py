@@ -48,7 +48,9 @@ class Plan:
     """What a synthetic tensor should be like."""
 
     shape: tuple[int, ...]
+    """Size of every mode, two at least."""
     entries: int
+    """Cells that are observed."""
     rank: tuple[int, int] = (3, 0)
     """R and F."""
     nonlinearity: str = "tanh"
@@ -60,6 +62,7 @@ class Plan:
     noise: float = 0.0
     """Standard deviation of the noise, relative to that of the noiseless values."""
     seed: int = 0
+    """Of factors, cells and noise."""
 
     def __post_init__(self) -> None:
         if len(self.shape) < 2 or min(self.shape) < 1:

@@ -28,10 +28,15 @@ class Split:
     """Entries to learn from, to stop by and to judge by."""
 
     train: SparseTensor
+    """Entries that are learnt from; at least one."""
     valid: SparseTensor
+    """Entries that decide when to stop; may be none."""
     test: SparseTensor
+    """Entries that nothing is learnt from; may be none."""
     rule: str = "standard"
+    """How it was made, see :func:`split`."""
     seed: int = 0
+    """Of what was random in it."""
 
     def __post_init__(self) -> None:
         if len(self.train) == 0:

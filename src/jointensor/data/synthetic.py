@@ -21,7 +21,9 @@ class Truth:
     """What a synthetic tensor was made from."""
 
     linear_factors: tuple[NDArray[np.float64], ...]
+    """A_n, one ``(I_n, R)`` per mode."""
     nonlinear_factors: tuple[NDArray[np.float64], ...]
+    """B_n, one ``(I_n, F)`` per mode."""
     multilinear: NDArray[np.float64]
     """g of every observed entry."""
     nonlinear: NDArray[np.float64]

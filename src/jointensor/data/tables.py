@@ -36,11 +36,17 @@ class TableSpec:
     """How a table becomes a tensor. Stored with a run and applied again to queries."""
 
     modes: tuple[ModeExpression, ...]
+    """A name and an expression for each mode; :meth:`of` makes them of texts."""
     value: str
+    """Column of the values, or ``count`` to count rows."""
     duplicates: Duplicates = "error"
+    """What becomes of rows that share a cell."""
     separator: str | None = None
+    """Of a text table; ``None`` guesses it."""
     header: bool = True
+    """Whether the first line of a text table names the columns."""
     columns: tuple[str, ...] | None = None
+    """Names of the columns, where the table has none or others are wanted."""
 
     def __post_init__(self) -> None:
         if self.duplicates not in get_args(Duplicates):
@@ -50,7 +56,17 @@ class TableSpec:
 
     @classmethod
     def of(cls, modes: Sequence[str] | Mapping[str, str], value: str, **options: Any) -> TableSpec:
-        """From a list of columns (or ``NAME=EXPRESSION`` texts), or from a mapping of names to expressions."""
+        """From a list of columns (or ``NAME=EXPRESSION`` texts), or from a mapping of names to expressions.
+
+        Parameters
+        ----------
+        modes
+            ``["user", "day=day(timestamp)"]`` or ``{"user": "user", "day": "day(timestamp)"}``.
+        value
+            Column of the values, or ``count`` to count rows.
+        **options
+            The other fields, such as ``duplicates="sum"``.
+        """
         if isinstance(modes, Mapping):
             parsed = tuple(ModeExpression(name, text) for name, text in modes.items())
         else:

@@ -121,7 +121,15 @@ class JointModel(nn.Module):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], nonlinear: type[nn.Module] | nn.Module | None = None) -> JointModel:
-        """A model of the given configuration, with all weights zero or random."""
+        """A model of the given configuration, with all weights zero or random.
+
+        Parameters
+        ----------
+        config
+            What :meth:`config` returned.
+        nonlinear
+            f, where the configuration names one that is not registered here.
+        """
         part = nonlinear if nonlinear is not None else config["nonlinear"] or "julia"
         rank = (int(config["rank"][0]), int(config["rank"][1]))
         model = cls(config["shape"], rank, linear=config["linear"], nonlinear=part)

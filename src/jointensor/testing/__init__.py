@@ -22,13 +22,31 @@ __all__ = ["Check", "check_joint_model", "check_nonlinear", "joint_checks", "non
 
 
 def check_nonlinear(part: Part, widths: Sequence[int] = (1, 4), modes: Sequence[int] = (2, 3, 4, 5)) -> None:
-    """Run :func:`nonlinear_checks`; the first promise that is broken is an AssertionError."""
+    """Run :func:`nonlinear_checks`; the first promise that is broken is an AssertionError.
+
+    Parameters
+    ----------
+    part
+        f as a name with options, a class, or a function of the number of modes and the width.
+    widths, modes
+        Which widths F and numbers of modes are checked, every combination of them.
+    """
     for check in nonlinear_checks(part, widths, modes):
         check()
 
 
 def check_joint_model(part: Part, rank: tuple[int, int] = (2, 3), modes: Sequence[int] = (2, 3, 4, 5)) -> None:
-    """Run :func:`joint_checks`; the first promise that is broken is an AssertionError."""
+    """Run :func:`joint_checks`; the first promise that is broken is an AssertionError.
+
+    Parameters
+    ----------
+    part
+        As in :func:`check_nonlinear`.
+    rank
+        R and F of the joint models.
+    modes
+        Which numbers of modes are checked.
+    """
     for check in joint_checks(part, rank, modes):
         check()
 

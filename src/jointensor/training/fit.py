@@ -91,9 +91,11 @@ class Fit:
     """A trained model and how it came about."""
 
     predictor: Predictor
+    """What answers: the model, and the biases for labels that were not seen."""
     history: list[Epoch]
     """All epochs of all attempts."""
     outcome: Outcome
+    """How training ended: ``converged``, ``budget``, ``diverged`` or ``dead``."""
     attempts: list[dict[str, Any]]
     """How every start ended, see :meth:`Attempt.to_dict`."""
     attempt: int
@@ -103,8 +105,11 @@ class Fit:
     nonlinear_dead: bool
     """Whether f ended as a constant, even if g carried the fit."""
     seed: int
+    """Of everything random in it."""
     seconds: float
+    """How long it took."""
     recipe: Recipe
+    """How it was trained."""
     engine: str
     """Which kernels were used."""
     ridge: float | None

@@ -50,6 +50,13 @@ class Nonlinear(nn.Module):
 def make_nonlinear(part: str | type[nn.Module] | nn.Module, n_modes: int, width: int) -> nn.Module:
     """f from an instance, a class, or a name with options such as ``"julia,gate=sigmoid"``.
 
+    Parameters
+    ----------
+    part
+        What f is. An instance is checked and returned as it is.
+    n_modes, width
+        N and F: f gets rows ``(batch, N, F)``.
+
     Raises
     ------
     ConfigError
