@@ -6,12 +6,13 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jointensor.baselines import Mean, fit_bias, fit_tables, fit_trees
 from jointensor.baselines import trees as module
-from jointensor.baselines.trees import PARTS, PATIENCE, SHRINKAGE, binned, columns_of, subsets_of
+from jointensor.baselines.trees import PARTS, PATIENCE, SHRINKAGE, TAIL, Plan, binned, columns_of, edges_of, subsets_of
 from jointensor.data.sparse import SparseTensor
 from jointensor.kernels.numba_trees import BINS, ask_trees, grow_tree
 from jointensor.metrics import rmse
@@ -116,10 +117,10 @@ def test_asking_adds_what_every_tree_says():
 
 
 def test_every_tree_takes_its_share_of_what_the_trees_before_leave(monkeypatch):
-    for name, number in {"LEAVES": 4, "LEAST": 3, "DEFAULT_ROUNDS": 5, "RATE": 0.5}.items():
+    for name, number in {"LEAVES": 4, "LEAST": 3}.items():
         monkeypatch.setattr(module, name, number)
     bins, left = small_data(1, 40, 3, 8)
-    rest, grown = left.astype(np.float64), module._grow(bins, left, bins[:0], left[:0])
+    rest, grown = left.astype(np.float64), module._grow(bins, left, bins[:0], left[:0], Plan(5, 0.5))
     assert len(grown[0]) == 5
     for tree in zip(*grown, strict=True):
         said = np.array([walk(*tree, row)[1] for row in bins])
@@ -132,11 +133,10 @@ def test_as_many_trees_are_kept_as_validate_best(monkeypatch):
     rng = np.random.default_rng(0)
     bins = rng.integers(BINS, size=(1500, 4)).astype(np.uint8)
     truth = np.sin(bins[:, 0] / 40) + 0.5 * rng.standard_normal(1500)
-    monkeypatch.setattr(module, "DEFAULT_ROUNDS", 150)
-    every = module._grow(bins[:900], truth[:900], bins[:0], truth[:0])
+    every = module._grow(bins[:900], truth[:900], bins[:0], truth[:0], Plan(150, 0.1))
     rest, errors, tried = truth[900:].copy(), [], []
     monkeypatch.setattr(module, "grow_tree", lambda *given: tried.append(0) or grow_tree(*given))
-    kept, _ = module._grow(bins[:900], truth[:900], bins[900:], truth[900:])
+    kept, _ = module._grow(bins[:900], truth[:900], bins[900:], truth[900:], Plan(150, 0.1))
     for nodes, leaves in zip(*every, strict=True):
         rest -= [walk(nodes, leaves, row)[1] for row in bins[900:]]
         errors.append(rest @ rest)
@@ -144,14 +144,116 @@ def test_as_many_trees_are_kept_as_validate_best(monkeypatch):
     assert len(tried) == len(kept) + PATIENCE < 150
 
 
-def test_bins_part_a_column_evenly_and_keep_few_values_apart():
+# --- bins
+
+
+def parted(column):
+    """Edges of a column, and the bin of every entry: how many edges lie below it."""
+    column = column.astype(np.float32)
+    edges = edges_of(column)
+    assert edges.shape == (BINS - 1,)
+    finite = edges[np.isfinite(edges)]
+    assert np.array_equal(edges[: len(finite)], finite)  # the others follow
+    assert (np.diff(finite) > 0).all()
+    bins = binned([column], edges[None])[:, 0]
+    assert np.array_equal(bins, np.searchsorted(np.sort(finite), column))
+    return finite, bins
+
+
+def assert_largest_are_told_apart(column, edges):
+    """The largest 64th, 128th, … of the entries, down to the largest alone."""
+    above = np.array([np.count_nonzero(column.astype(np.float32) > edge) for edge in edges])
+    for share in len(column) / 2.0 ** np.arange(6, int(np.log2(len(column))) + 1):
+        assert ((share / 2 < above) & (above <= share)).any()
+
+
+HEAVY = {
+    "normal": lambda rng, count: rng.standard_normal(count),
+    "pareto": lambda rng, count: rng.pareto(1.0, count),
+    "both sides": lambda rng, count: rng.standard_cauchy(count),
+}
+
+
+@pytest.mark.parametrize("count", [400, 20_000])
+@pytest.mark.parametrize("law", HEAVY)
+def test_bins_part_a_column_evenly_and_more_finely_at_its_ends(law, count):
+    column = HEAVY[law](np.random.default_rng(0), count)
+    edges, bins = parted(column)
+    assert np.bincount(bins).max() <= 1 + count / (BINS - TAIL)
+    assert len(edges) > 0.9 * (BINS - TAIL)
+    assert_largest_are_told_apart(column, edges)
+    below = np.searchsorted(np.sort(column.astype(np.float32)), edges, side="right")
+    for share in count / 2.0 ** np.arange(6, int(np.log2(count)) - 1):  # the smallest, less finely
+        assert ((share / 4 < below) & (below <= share)).any()
+
+
+@pytest.mark.parametrize("kinds", [1, 2, 3, BINS - 1, BINS])
+def test_few_values_are_all_told_apart(kinds):
     rng = np.random.default_rng(0)
-    columns = [column.astype(np.float32) for column in (rng.standard_normal(20_000), rng.integers(-1, 2, 20_000) * 3.5)]
-    bins = binned(columns, np.stack([module._edges(column) for column in columns]))
-    sizes = np.bincount(bins[:, 0], minlength=BINS)
-    assert 70 <= sizes.min() <= sizes.max() <= 86  # 20,000 / 256 are 78
-    assert (np.diff(bins[np.argsort(columns[0]), 0].astype(int)) >= 0).all()
-    assert np.array_equal(np.unique(bins[:, 1], return_inverse=True)[1], columns[1] / 3.5 + 1)
+    values = np.sort(rng.standard_cauchy(kinds))
+    place = np.concatenate([np.arange(kinds), np.minimum(rng.geometric(0.3, 3000), kinds) - 1])  # some of them rare
+    edges, bins = parted(values[place])
+    assert len(edges) == kinds - 1
+    assert np.array_equal(bins, place)
+
+
+def alone(column, bins, often):
+    """How many values occur so often; they share their bin with no other."""
+    _, place, counts = np.unique(column.astype(np.float32), return_inverse=True, return_counts=True)
+    frequent = np.flatnonzero(counts >= often)
+    for k in frequent:
+        assert set(place[bins == bins[place == k][0]]) == {k}
+    return len(frequent)
+
+
+def test_frequent_values_are_alone_and_the_others_parted_evenly():
+    """Nine entries of ten have the same value: quantiles would leave 25 bins to the others."""
+    rng = np.random.default_rng(0)
+    column = rng.permutation(np.concatenate([np.full(18_000, 0.5), rng.pareto(1.0, 2000)]))
+    edges, bins = parted(column)
+    assert alone(column, bins, 100) == 1
+    assert np.bincount(bins[column != 0.5]).max() <= 1 + 2000 / (BINS - TAIL - 2)
+    assert_largest_are_told_apart(column, edges)
+
+
+def test_small_counts_are_alone_and_large_ones_told_apart():
+    column = np.random.default_rng(0).zipf(1.5, 20_000).astype(np.float64)
+    edges, bins = parted(column)
+    assert alone(column, bins, 20_000 / (BINS - TAIL)) >= 10
+    assert_largest_are_told_apart(column, edges)
+
+
+def test_frequent_values_among_others_take_nothing_from_the_ends():
+    """Each of them is a bin between two others, and costs two edges."""
+    rng = np.random.default_rng(0)
+    often = np.repeat(np.linspace(1, 3, 60), 200)
+    column = rng.permutation(np.concatenate([often, 0.5 + rng.pareto(1.0, 8000)]))
+    edges, bins = parted(column)
+    assert alone(column, bins, 200) == 60
+    assert_largest_are_told_apart(column, edges)
+
+
+def test_bins_are_made_from_some_entries_only(monkeypatch):
+    monkeypatch.setattr(module, "SAMPLE", 1000)
+    column = np.random.default_rng(0).standard_normal(5000).astype(np.float32)
+    assert np.array_equal(edges_of(column), edges_of(column[::6].copy()))
+
+
+def test_a_heavy_tail_is_learnt_from_its_few_entries(monkeypatch):
+    """Values as large as those of their label: most of the squared error is made by a hundredth of the entries."""
+
+    def heavy(cells, rng):
+        return 1 / (1 + cells[:, 0]) ** 1.5 * 1000 + rng.standard_normal(len(cells))
+
+    train, valid, test = cut(tensor_of(5, 40_000, (400, 30, 20), heavy), 30_000, 35_000, 40_000)
+    found = rmse(fit_trees(train, valid).predict(test.indices), test.values)
+
+    def quantiles(column):
+        between = np.unique(np.quantile(column, np.linspace(0, 1, BINS + 1)[1:-1], method="lower"))
+        return np.pad(between, (0, BINS - 1 - len(between)), constant_values=np.inf).astype(np.float32)
+
+    monkeypatch.setattr(module, "edges_of", quantiles)
+    assert found < 0.6 * rmse(fit_trees(train, valid).predict(test.indices), test.values)
 
 
 def test_labels_and_pairs_of_labels_are_looked_at_where_they_can_be_numbered():
@@ -278,6 +380,35 @@ def test_without_validation_entries_there_are_so_many_trees():
     assert len(trees.roots) == module.DEFAULT_ROUNDS
     errors = [rmse(one.predict(test.indices), test.values) for one in (trees, bias)]
     assert errors[0] < 0.8 * errors[1]
+
+
+def test_rounds_say_how_many_trees_where_nothing_else_does():
+    train, valid = cut(tensor_of(8, 900, value=wavy), 800, 900)
+    nothing = train.take(NOBODY)
+    few, more = (fit_trees(train, nothing, rounds=count) for count in (7, 12))
+    assert (len(few.roots), len(more.roots)) == (7, 12)
+    assert np.array_equal(more.values[: len(few.values)], few.values)
+    assert np.array_equal(fit_trees(train, valid, rounds=3).values, fit_trees(train, valid).values)
+
+
+@pytest.mark.parametrize(
+    ("device", "triton", "there"),
+    [(None, True, 0), ("cpu", True, 0), ("cuda", True, 1), ("cuda", False, 0)],
+)
+def test_trees_are_grown_on_a_gpu_where_there_are_kernels_for_it(monkeypatch, device, triton, there):
+    """No GPU is needed: what would grow trees there is only asked where."""
+    asked = []
+
+    def elsewhere(*given, device):
+        asked.append(device)
+        return module._grow(*given)
+
+    monkeypatch.setattr(module, "_grow_there", elsewhere)
+    monkeypatch.setattr(module, "find_spec", lambda name: {"triton": "here"}[name] if triton else None)
+    train, valid = cut(tensor_of(6, 600, value=wavy), 500, 600)
+    trees = fit_trees(train, valid, device=device and torch.device(device))
+    assert asked == [torch.device("cuda")] * there
+    assert np.array_equal(trees.values, fit_trees(train, valid).values)
 
 
 @pytest.mark.parametrize("entries", [1, 2, 200])

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from jointensor.baselines import fit_bias
+from jointensor.baselines import fit_bias, fit_trees
 from jointensor.data.modes import Mode
 from jointensor.data.sparse import SparseTensor
 from jointensor.data.synthetic import make_joint
@@ -495,3 +495,54 @@ def test_entries_that_are_held_out_calibrate_and_have_no_answer(offer, planted, 
     ends = result.predictor.interval(others.indices, 0.9)
     inside = np.mean((others.values >= ends[:, 0]) & (others.values <= ends[:, 1]))
     assert abs(inside - 0.9) < 4 * math.sqrt(0.09 * (1 / len(others) + 1 / (~known).sum()))
+
+
+def test_neighbours_are_all_entries_where_few_were_left_out(offer, monkeypatch):
+    """A search that had time for one fold only: residuals of the other entries are known too, nearly as good."""
+    monkeypatch.setattr(parting, "HOLD_FROM", 1000)
+    monkeypatch.setattr(parting, "HELD", 0.1)
+    offer(BIAS)
+    learnt, others = along_days(entries=5400)
+
+    def after(folds):
+        search = auto.Search(learnt, budget=LONG, device="cpu")
+        trial = auto.Trial(BIAS)
+        for fold in range(folds):
+            search._fit(trial, fold)
+        return search._finish()
+
+    one, all_of_them = after(1), after(FOLDS)
+    errors = [rmse(result.predictor.predict(others.indices), others.values) for result in (one, all_of_them)]
+    kept = (~held_out(learnt, (), 0)).sum()
+    assert [len(result.predictor.memory[0].keys) for result in (one, all_of_them)] == [kept, kept]
+    assert errors[0] < 1.03 * errors[1]
+    assert np.isfinite(one.predicted).sum() == pytest.approx(kept / FOLDS, abs=1)
+    ends = one.predictor.interval(others.indices, 0.9)
+    inside = np.mean((others.values >= ends[:, 0]) & (others.values <= ends[:, 1]))
+    assert abs(inside - 0.9) < 4 * math.sqrt(0.09 * (1 / len(others) + 1 / (0.1 * len(learnt))))
+
+
+# --- trees
+
+
+def test_trees_of_a_search_answer_by_one_fit_to_all_entries(offer, planted, monkeypatch):
+    """With as many of them as the folds had on average: no entries are left to count them by."""
+    offer(Candidate("trees", "trees", 5, core=True))
+    counts, real = [], auto.fit_candidate
+
+    def counted(*args, **kwargs):
+        fitted = real(*args, **kwargs)
+        counts.append(len(fitted.part.roots))
+        return fitted
+
+    monkeypatch.setattr(auto, "fit_candidate", counted)
+    learnt, others = planted
+    result = run_auto(learnt, budget=LONG, device="cpu", seed=3)
+    assert len(counts) == FOLDS
+    assert len(set(counts)) > 1
+    (member,) = result.predictor.members
+    (trees,) = member.parts
+    assert len(trees.roots) == round(np.mean(counts))
+    assert all(one.counts.sum() == len(learnt) for one in trees.encoders)
+    again = fit_trees(learnt, learnt.take(np.arange(0)), seed=3, rounds=len(trees.roots))
+    np.testing.assert_array_equal(trees.predict(others.indices), again.predict(others.indices))

@@ -1,5 +1,6 @@
 """The exact solver inside a fit: agreement with the reference engine, ridges by validation, losses, schedules."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ from jointensor.evaluation.matching import match_factors
 from jointensor.metrics import rmse
 from jointensor.models.joint import JointModel
 from jointensor.training.fit import fit, schedule_of
-from jointensor.training.recipe import Recipe
+from jointensor.training.recipe import Recipe, make_recipe
 
 EXACT = Recipe(linear_solver="als", batch_size=256, warm_epochs=10, rounds=6, refine_epochs=10, lr_refine=0.001)
 
@@ -114,9 +115,12 @@ def test_a_half_that_is_solved_second_has_a_ridge_too(planted):
     tried = [row.valid_loss for row in result.history if row.phase == "warm start"][recipe.warm_epochs :]
     assert [row.phase for row in result.history].index("alternate: linear") == recipe.warm_epochs + len(tried)
     ends = tried[recipe.sweeps - 1 :: recipe.sweeps]
-    first = ends.index(min(ends[:3]))  # from small to large, then the smaller ones again from the best
-    asked = [*sorted(recipe.ridges), *reversed(sorted(recipe.ridges)[:first])]
-    assert 3 <= len(ends) <= len(asked)
+    # from small to large; rank-one guesses at the best and the least; then the smaller ones again from the best
+    asked = sorted(recipe.ridges)
+    asked += sorted({asked[0], asked[ends.index(min(ends[:3]))]})
+    best = asked[ends.index(min(ends[: len(asked)]))]
+    asked += [ridge for ridge in sorted(recipe.ridges, reverse=True) if ridge < best]
+    assert 4 <= len(ends) <= len(asked)
     assert result.ridge == asked[ends.index(min(ends))]
     everything = replace(parts, valid=parts.train.take(np.arange(0)))
     assert fit(joint(parts), everything, recipe, seed=0).ridge == 0.1
@@ -149,3 +153,14 @@ def test_a_schedule_keeps_the_ridge_that_was_chosen(planted):
 def test_ridges_that_are_none_are_refused(ridges):
     with pytest.raises(ConfigError, match=r"recipe: ridges is .*, it must be one or more positive numbers"):
         Recipe(ridges=ridges)
+
+
+@pytest.mark.parametrize("rank", [(3, 0), (3, 2)])
+def test_sparse_components_are_found_beside_biases(rank):
+    """Sweeps from a random start find one of the three, at any ridge; from rank-one guesses all of them."""
+    tensor, _ = make_joint((150, 100, 60), (3, 0), observed=25_000, noise=0.1, seed=0)
+    parts = split(tensor, seed=0)
+    model = JointModel(tensor.shape, rank, linear="mean+bias+cp:3")
+    found = fit(model, parts, make_recipe("default", rounds=2, refine_epochs=2, fall_back=False), seed=0, device="cpu")
+    noise = 0.1 / math.sqrt(1 + 0.1**2) * float(tensor.values.std())
+    assert rmse(found.predict(parts.test.indices), parts.test.values) < 1.25 * noise

@@ -194,6 +194,6 @@ def test_entries_that_nothing_was_learnt_from_decide_how_much_memory_is_kept():
     memory = remembered(tensor)
     fresh, nothing = SparseTensor(cells, values, tensor.modes), Tables(0.0, (), ())
     knows_nothing = Ensemble((Member("none", 1.0, (nothing,)),), memory.parts, nothing, -math.inf, math.inf)
-    assert knows_nothing.enough_memory(fresh) == 2
+    assert knows_nothing.enough_memory(fresh)[0] == 2
     knows_tables = Ensemble((Member("tables", 1.0, (memory.parts[1],)),), memory.parts, nothing, -math.inf, math.inf)
-    assert knows_tables.enough_memory(fresh) == 1
+    assert knows_tables.enough_memory(fresh)[0] == 1

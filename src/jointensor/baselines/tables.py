@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jointensor.data.sparse import SparseTensor, cell_keys, distinct_keys
+from jointensor.threads import in_threads
 
 SHRINKAGE = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, math.inf)
 """Values of λ that are tried for each table."""
@@ -115,7 +116,7 @@ def fit_tables(train: SparseTensor, valid: SparseTensor) -> Tables:
     every = [s for k in range(1, train.n_modes) for s in combinations(range(train.n_modes), k)]
     subsets = [s for s in every if math.prod(train.shape[n] for n in s) < MAX_CELLS]
     valid = valid.take(np.arange(0, len(valid), 1 + len(valid) // CHECKED))
-    parts = [_Fitting(train, valid, modes) for modes in subsets[:MAX_SUBSETS]]
+    parts = in_threads(lambda modes: _Fitting(train, valid, modes), subsets[:MAX_SUBSETS])
     return _backfit(parts, train, valid, SHRINKAGE if len(valid) else (DEFAULT_SHRINKAGE,))[1]
 
 
@@ -123,7 +124,7 @@ def refit_tables(like: Tables, train: SparseTensor) -> Tables:
     """Tables of the same modes, shrunk alike, for other entries; those that were shrunk away are left out."""
     kept = [(one.modes, shrunk) for one, shrunk in zip(like.tables, like.shrinkage, strict=True) if shrunk < math.inf]
     none = train.take(np.zeros(0, dtype=np.int64))
-    parts = [_Fitting(train, none, modes) for modes, _ in kept]
+    parts = in_threads(lambda one: _Fitting(train, none, one[0]), kept)
     mean = float(train.values.mean(dtype=np.float64))
     left = train.values.astype(np.float64) - mean
     for _ in range(like.rounds or REFITS):

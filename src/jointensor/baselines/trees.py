@@ -14,15 +14,20 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from jointensor.baselines.tables import MAX_CELLS, Table
 from jointensor.data.sparse import SparseTensor, cell_keys, distinct_keys
 from jointensor.data.split import groups_of
 from jointensor.kernels.numba_trees import BINS, ask_trees, grow_tree
+from jointensor.threads import in_threads
 
 SHRINKAGE = 5.0
 """Entries of average value that are added to every mean."""
@@ -30,17 +35,26 @@ SHRINKAGE = 5.0
 PARTS = 20
 """Parts of the training entries that means are taken without."""
 
-LEAVES, LEAST, RATE, ROUNDS = 31, 20, 0.1, 1000
-"""Leaves of a tree, entries in a leaf, share of a tree that is taken, and most trees."""
+LEAVES, LEAST, ROUNDS = 31, 20, 2000
+"""Leaves of a tree, entries in a leaf, and most trees."""
 
-PATIENCE = 30
+RATE, FAST, MANY = 0.05, 0.1, 300_000
+"""Share of a tree that is taken; and of trees that are grown on the CPU from more than so many entries."""
+
+PATIENCE = 40
 """Trees that may follow the best number of them before growing stops."""
+
+LOOKED_AT = 10
+"""Trees after which a GPU is asked how they validate."""
 
 DEFAULT_ROUNDS = 100
 """Trees where there are no validation entries to count them by."""
 
-MOST, CHECKED, SAMPLE = 1_000_000, 200_000, 100_000
+MOST, CHECKED, SAMPLE = 1_000_000, 200_000, 200_000
 """Entries that trees are grown from, are stopped by, and that bins are made for; means and counts are those of all."""
+
+TAIL = 40
+"""Bins that are kept for the ends of a column: squared errors are made by few, large values."""
 
 ROOT = np.zeros(1, dtype=np.int64)
 
@@ -93,6 +107,17 @@ class Trees:
         return 1 + sum(2 * len(one.table.keys) for one in self.encoders) + len(self.values)
 
 
+class Plan(NamedTuple):
+    """How trees are grown."""
+
+    most: int
+    """Trees."""
+    rate: float
+    """Share of a tree that is taken."""
+    end: float = math.inf
+    """When, by the clock, no further tree is grown."""
+
+
 def fit_trees(
     train: SparseTensor,
     valid: SparseTensor,
@@ -100,6 +125,8 @@ def fit_trees(
     groups: Sequence[int] = (),
     seed: int = 0,
     seconds: float = math.inf,
+    rounds: int = DEFAULT_ROUNDS,
+    device: torch.device | None = None,
 ) -> Trees:
     """Grow trees while the validation error falls.
 
@@ -108,13 +135,17 @@ def fit_trees(
     train
         Entries to learn from.
     valid
-        Entries that say how many trees; where there are none it is ``DEFAULT_ROUNDS``, or as many as find a split.
+        Entries that say how many trees; where there are none it is ``rounds``, or as many as find a split.
     groups
         Modes whose labels, taken together, will be new in what is asked: means leave out all entries that share them.
     seed
         Of the parts that means are taken without, and of the entries that trees are grown from.
     seconds
         After which no further tree is grown.
+    rounds
+        How many trees, where no validation entries say it.
+    device
+        Where trees are grown; the CPU where it is not said, or there are no kernels for it.
     """
     end = time.monotonic() + seconds
     generator = np.random.default_rng([seed, 31])
@@ -123,10 +154,13 @@ def fit_trees(
     encoders, own = _encode(train, part)
     chosen, valid = _some(len(train), MOST, generator), valid.take(_some(len(valid), CHECKED, generator))
     columns = [column[chosen] for column in own + _positions(train.indices)]
-    edges = np.stack([_edges(column) for column in columns])  # (columns, BINS - 1)
+    edges = np.stack(in_threads(edges_of, columns))  # (columns, BINS - 1)
     bins, checked = binned(columns, edges), binned(columns_of(encoders, valid.indices), edges)
     mean = float(train.values.mean(dtype=np.float64))
-    nodes, values = _grow(bins, train.values[chosen] - mean, checked, valid.values - mean, end)
+    on_gpu = device is not None and device.type == "cuda" and find_spec("triton") is not None
+    plan = Plan(ROUNDS if len(valid) else rounds, RATE if on_gpu or len(train) <= MANY else FAST, end)
+    grow = partial(_grow_there, device=device) if on_gpu else _grow
+    nodes, values = grow(bins, train.values[chosen] - mean, checked, valid.values - mean, plan)
     sizes = [len(one) for one in values]
     return Trees(
         mean, encoders, edges, np.concatenate(nodes), np.concatenate(values),
@@ -144,17 +178,17 @@ def _grow(
     values: NDArray[np.floating],
     checked: NDArray[np.uint8],
     truth: NDArray[np.floating],
-    end: float = math.inf,
+    plan: Plan,
 ) -> tuple[list[NDArray[np.int32]], list[NDArray[np.float64]]]:
     """Nodes and values of the trees that validate best; at least one. Bins are ``(entries, columns)``."""
     left, right = values.astype(np.float64), truth.astype(np.float64)
     by_column = np.ascontiguousarray(bins.T)
     grown: list[tuple[NDArray[np.int32], NDArray[np.float64]]] = []
     best, lowest = 1, math.inf
-    for count in range(1, 1 + (ROUNDS if len(right) else DEFAULT_ROUNDS)):
+    for count in range(1, 1 + plan.most):
         nodes, leaves = np.zeros((2 * LEAVES - 1, 4), dtype=np.int32), np.zeros(2 * LEAVES - 1)
         made = grow_tree(by_column, left, LEAVES, LEAST, nodes, leaves)
-        nodes, leaves = nodes[:made], RATE * leaves[:made]
+        nodes, leaves = nodes[:made], plan.rate * leaves[:made]
         grown.append((nodes, leaves))
         ask_trees(bins, nodes, -leaves, ROOT, left)
         ask_trees(checked, nodes, -leaves, ROOT, right)
@@ -162,9 +196,41 @@ def _grow(
         if error < lowest:
             best, lowest = count, error
         # nothing is left that a split could explain, or nothing is gained, or there is no time
-        if made == 1 or count - best >= PATIENCE or time.monotonic() > end:
+        if made == 1 or count - best >= PATIENCE or time.monotonic() > plan.end:
             break
     return [nodes for nodes, _ in grown[:best]], [leaves for _, leaves in grown[:best]]
+
+
+def _grow_there(
+    bins: NDArray[np.uint8],
+    values: NDArray[np.floating],
+    checked: NDArray[np.uint8],
+    truth: NDArray[np.floating],
+    plan: Plan,
+    device: torch.device | None = None,
+) -> tuple[list[NDArray[np.int32]], list[NDArray[np.float64]]]:
+    """The same on a GPU; how they validate is looked at every few trees."""
+    from jointensor.kernels.triton_trees import SPLITS, Boosting  # noqa: PLC0415 - only where there is a GPU
+
+    both = torch.from_numpy(np.concatenate([bins, checked])).to(device).T.contiguous()  # (columns, entries)
+    left = torch.from_numpy(np.concatenate([values, truth]).astype(np.float32)).to(device)
+    boosting = Boosting(both, left, len(bins), LEAVES, LEAST, plan.rate)
+    grown: list[tuple[torch.Tensor, ...]] = []
+    errors: list[float] = []
+    while len(grown) < plan.most:
+        for _ in range(min(LOOKED_AT, plan.most - len(grown))):
+            boosting.grow()
+            made = (boosting.nodes, boosting.values, boosting.next[SPLITS], boosting.error)
+            grown.append(tuple(one.clone() for one in made))
+        single = [k for k, (_, _, splits, _) in enumerate(grown) if k >= len(errors) and not int(splits)]
+        grown = grown[: single[0] + 1] if single else grown  # nothing is left that a split could explain
+        errors += [float(error) for *_, error in grown[len(errors) :]]
+        if single or time.monotonic() > plan.end or (len(truth) and len(errors) - int(np.argmin(errors)) > PATIENCE):
+            break
+    best = 1 + int(np.argmin(errors)) if len(truth) else len(grown)
+    sizes = [2 * int(splits) + 1 for _, _, splits, _ in grown[:best]]
+    nodes = [one[0][:size].cpu().numpy() for one, size in zip(grown, sizes, strict=False)]
+    return nodes, [plan.rate * one[1][:size].double().cpu().numpy() for one, size in zip(grown, sizes, strict=False)]
 
 
 def subsets_of(shape: Sequence[int]) -> list[tuple[int, ...]]:
@@ -177,39 +243,72 @@ def _encode(train: SparseTensor, part: NDArray[np.integer]) -> tuple[tuple[Encod
     """Encoders of all training entries, and the columns of those entries without the part that each is in."""
     values = train.values.astype(np.float64)
     mean = float(values.mean())
-    encoders, own = [], []
-    for modes in subsets_of(train.shape):
+
+    def encoded(modes: tuple[int, ...]) -> tuple[Encoder, list[NDArray[np.float32]]]:
         sizes = tuple(train.shape[n] for n in modes)
         keys, rows = distinct_keys(cell_keys(train.indices[:, modes], sizes), math.prod(sizes))
         sums, counts = np.bincount(rows, values), np.bincount(rows).astype(np.float64)
         effects = np.append((sums + SHRINKAGE * mean) / (counts + SHRINKAGE), mean)
-        encoders.append(Encoder(Table(modes, sizes, keys, effects), np.append(counts, 0).astype(np.float32)))
+        encoder = Encoder(Table(modes, sizes, keys, effects), np.append(counts, 0).astype(np.float32))
         shared, where = distinct_keys(rows * PARTS + part, len(keys) * PARTS)  # combination and part, (entries,)
         other = sums[rows] - np.bincount(where, values, len(shared))[where]
         many = counts[rows] - np.bincount(where, minlength=len(shared))[where]
-        own += [((other + SHRINKAGE * mean) / (many + SHRINKAGE)).astype(np.float32), many.astype(np.float32)]
-    return tuple(encoders), own
+        own = ((other + SHRINKAGE * mean) / (many + SHRINKAGE)).astype(np.float32)
+        return encoder, [own, many.astype(np.float32)]
+
+    found = in_threads(encoded, subsets_of(train.shape))
+    return tuple(one for one, _ in found), [column for _, two in found for column in two]
 
 
 def columns_of(encoders: Sequence[Encoder], indices: NDArray[np.integer]) -> list[NDArray[np.float32]]:
     """What trees see of entries: means and counts, then positions."""
-    return [column for one in encoders for column in one.columns(indices)] + _positions(indices)
+    found = in_threads(lambda one: one.columns(indices), encoders)
+    return [column for two in found for column in two] + _positions(indices)
 
 
 def _positions(indices: NDArray[np.integer]) -> list[NDArray[np.float32]]:
     return [indices[:, n].astype(np.float32) for n in range(indices.shape[1])]
 
 
-def _edges(column: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Values that part a column into bins of about as many entries, ``(BINS - 1,)``."""
+def edges_of(column: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Values that part a column into bins, ``(BINS - 1,)``.
+
+    Values that many entries share have a bin of their own, the others bins of about as many entries each; and there
+    are more of them towards both ends.
+    """
     column = column[:: 1 + len(column) // SAMPLE]
-    between = np.unique(np.quantile(column, np.linspace(0, 1, BINS + 1)[1:-1], method="lower"))
+    values, counts = np.unique(column, return_counts=True)
+    between = values[:-1]
+    if len(values) > BINS:
+        ends = 1 - 0.5 ** np.linspace(6, math.log2(len(column)), 3 * TAIL // 4)  # half of the rest, half of that, …
+        tails = np.quantile(column, np.concatenate([ends, 1 - ends[::3]]), method="lower")
+        for bins in range(BINS - TAIL, 0, -8):  # frequent values that lie apart from each other cost two edges each
+            between = np.union1d(_evenly(values, counts, bins), tails[tails < values[-1]])
+            if len(between) < BINS:
+                break
     return np.pad(between, (0, BINS - 1 - len(between)), constant_values=np.inf).astype(np.float32)
+
+
+def _evenly(values: NDArray[np.float32], counts: NDArray[np.integer], bins: int) -> NDArray[np.float32]:
+    """Last value of every bin but the last: bins hold as many entries each, or one value that has more than that."""
+    alone = np.zeros(len(values), dtype=np.bool_)
+    while True:
+        size = counts[~alone].sum() / max(bins - alone.sum(), 1)
+        more = alone | (counts >= size)
+        if (more == alone).all() or more.sum() >= bins - 1:
+            break
+        alone = more
+    filled = np.cumsum(np.where(alone, 0, counts)) // size
+    last = (np.diff(filled) > 0) | alone[:-1] | alone[1:]
+    return values[:-1][last]
 
 
 def binned(columns: Sequence[NDArray[np.float32]], edges: NDArray[np.float32]) -> NDArray[np.uint8]:
     """Number of the bin of every value, ``(entries, columns)``: how many edges lie below it."""
     bins = np.empty((len(columns[0]), len(columns)), dtype=np.uint8)
-    for c, (column, between) in enumerate(zip(columns, edges, strict=True)):
-        bins[:, c] = np.searchsorted(between, column)
+
+    def fill(c: int) -> None:
+        bins[:, c] = np.searchsorted(edges[c], columns[c])
+
+    in_threads(fill, range(len(columns)))
     return bins

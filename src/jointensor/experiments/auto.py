@@ -29,7 +29,7 @@ from jointensor.experiments.folds import FOLDS, held_out, make_folds
 from jointensor.experiments.mixing import greedy, mixed_error
 from jointensor.training.calibration import LeftOut, calibrate
 from jointensor.training.ensemble import Ensemble, Member
-from jointensor.training.memory import fit_memory
+from jointensor.training.memory import Remembered, fit_memory
 from jointensor.training.predictor import Predictor
 from jointensor.training.weights import load_predictor, save_predictor
 
@@ -105,7 +105,7 @@ class Search:
             raise ConfigError(f"--rank auto needs at least {2 * FOLDS} entries to learn from, there are {len(tensor)}")
         away = held_out(tensor, groups, seed)
         self.groups, self.places = groups, np.flatnonzero(~away)
-        kept, self.fresh = tensor.take(self.places), tensor.take(np.flatnonzero(away))
+        self.whole, kept, self.fresh = tensor, tensor.take(self.places), tensor.take(np.flatnonzero(away))
         self.tensor, self.seed, self.on_note, self.store = kept, seed, on_note, store
         self.offered = candidates_for(kept)
         self.how: dict[str, Any] = {"seed": seed, "device": device, "engine": engine, "groups": groups}
@@ -313,25 +313,17 @@ class Search:
         truth = self._truth(folds)
         said = {name: np.concatenate([one.predicted[fold] for fold in folds]) for name, one in done.items()}
         weights = greedy(said, truth)
-        members = tuple(Member(name, weight, self._answers(self.trials[name])) for name, weight in weights.items())
-        for part in [part for member in members for part in member.parts if isinstance(part, Predictor)]:
-            part.model.cpu()
+        members = self._members(weights, self.tensor)
+        fallback = fit_bias(self.tensor, self.tensor.take(np.zeros(0, dtype=np.int64)))
+        low, high = float(self.tensor.values.min()), float(self.tensor.values.max())
+        predictor = Ensemble(members, (), fallback, low, high)
         where = np.concatenate([np.flatnonzero(self.folds == fold) for fold in folds])
         entries = self.tensor.take(where)
         mixed = sum(weight * said[name].astype(np.float64) for name, weight in weights.items())
-        # along any other mode the neighbours of an entry are of its own group: new groups have none
-        along = [n for n in self.groups if entries.modes[n].order != "none"] if self.groups else None
         # refitted tables know of the other entries what residuals of left-out ones say once more
         tables = bool(len(self.fresh)) or self._tabulated(weights) < 0.5
-        memory = fit_memory(
-            entries, truth - mixed, self.folds[where], tables=tables, along=along, groups=self.groups
-        )  # fmt: skip
-        fallback = fit_bias(self.tensor, self.tensor.take(np.zeros(0, dtype=np.int64)))
-        low, high = float(self.tensor.values.min()), float(self.tensor.values.max())
-        predictor = Ensemble(members, memory.parts, fallback, low, high)
-        if len(self.fresh):
-            memory = memory.first(predictor.enough_memory(self.fresh))
-            predictor = replace(predictor, memory=memory.parts)
+        memory = self._remember(predictor, where, truth - mixed, tables=tables)
+        predictor = replace(predictor, memory=memory.parts)
         predicted = self._clip(truth - memory.left)
         answers = np.full(len(self.tensor) + len(self.fresh), np.nan, dtype=np.float32)
         answers[self.places[where]] = predicted
@@ -339,7 +331,49 @@ class Search:
         predictor = replace(
             predictor, calibration=calibrate(left_out, self.tensor.shape, self._untouched(predictor), self.seed)
         )
+        if len(self.fresh) and self.left() > 1.3 * sum(self.trials[name].seconds for name in weights):
+            # intervals are calibrated: now what answers may know the entries that did it, and be a little better
+            predictor = replace(predictor, members=self._members(weights, self.whole, predictor.members))
+        for part in [part for member in predictor.members for part in member.parts if isinstance(part, Predictor)]:
+            part.model.cpu()
         return self._explain(predictor, said, truth, weights, memory.names, answers, folds)
+
+    def _members(
+        self, weights: dict[str, float], tensor: SparseTensor, before: Sequence[Member] = ()
+    ) -> tuple[Member, ...]:
+        """What answers: every structure fitted to all these entries; else what answered before, or the folds' fits."""
+        parts = {name: tuple(one.part for one in self.trials[name].fits.values()) for name in weights}
+        parts |= {member.name: member.parts for member in before}
+        return tuple(
+            Member(name, weight, self._refitted(self.trials[name], tensor) or parts[name])
+            for name, weight in weights.items()
+        )
+
+    def _remember(
+        self, bare: Ensemble, where: NDArray[np.integer], left: NDArray[np.floating], *, tables: bool
+    ) -> Remembered:
+        """Memory of what the mix leaves of entries that were left out; or of all entries, where that is better."""
+        # along any other mode the neighbours of an entry are of its own group: new groups have none
+        along = [n for n in self.groups if self.tensor.modes[n].order != "none"] if self.groups else None
+
+        def learnt(entries: SparseTensor, residuals: NDArray[Any], folds: NDArray[Any], *, tables: bool) -> Remembered:
+            return fit_memory(entries, residuals, folds, tables=tables, along=along, groups=self.groups)
+
+        def judged(memory: Remembered) -> tuple[float, Remembered]:
+            count, error = replace(bare, memory=memory.parts).enough_memory(self.fresh)
+            return error, memory.first(count)
+
+        memory = learnt(self.tensor.take(where), left, self.folds[where], tables=tables)
+        if not len(self.fresh):
+            return memory
+        error, memory = judged(memory)
+        if len(where) < len(self.tensor) and memory.has_neighbours:
+            # Residuals of entries that models did see are a little too small, but there are many more of them.
+            residuals = self.tensor.values - bare.mix(self.tensor.indices)
+            residuals[where] = left
+            other, more = judged(learnt(self.tensor, residuals, self.folds, tables=False))
+            memory = more.at(where) if other < error else memory
+        return memory
 
     def _tabulated(self, weights: dict[str, float]) -> float:
         """Share of the mix that tabulates combinations of labels itself."""
@@ -353,19 +387,16 @@ class Search:
         said = predictor.predict(self.fresh.indices)
         return LeftOut(self.fresh.indices, said, self.fresh.values - said, predictor.unseen(self.fresh.indices))
 
-    def _answers(self, trial: Trial) -> tuple[Any, ...]:
-        """One fit to all entries, or the fits of all folds."""
-        if trial.candidate.refits and not self.interrupted and self.left() > 1.3 * trial.seconds:
-            try:
-                found = refit_candidate(
-                    trial.candidate, list(trial.fits.values()), self.tensor, budget=max(self.left(), 1.0), **self.how
-                )
-                return (found.part,)
-            except (ArithmeticError, RuntimeError) as error:
-                self.on_note(
-                    f"{trial.candidate.name}: the fit to all entries failed ({error}); those of the folds answer"
-                )
-        return tuple(one.part for one in trial.fits.values())
+    def _refitted(self, trial: Trial, tensor: SparseTensor) -> tuple[Any, ...]:
+        """One fit to all entries; nothing where it is the folds' fits that answer, or there is no time."""
+        if not trial.candidate.refits or self.interrupted or self.left() <= 1.3 * trial.seconds:
+            return ()
+        try:
+            fits = list(trial.fits.values())
+            return (refit_candidate(trial.candidate, fits, tensor, budget=max(self.left(), 1.0), **self.how).part,)
+        except (ArithmeticError, RuntimeError) as error:
+            self.on_note(f"{trial.candidate.name}: the fit to all entries failed ({error}); those of the folds answer")
+            return ()
 
     def _cold(self, entries: SparseTensor, folds: NDArray[np.integer]) -> NDArray[np.bool_]:
         """Which entries have a label that no entry of another fold has."""

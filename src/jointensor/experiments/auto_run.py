@@ -70,8 +70,8 @@ def fill_auto(
         | {"notes": [*reading.notes, found.reason], "files": checksums}
     )
     judged = found.predictor, test
+    write_json(path / METRICS, metrics)  # before the report: a page that fails must not cost a search
     write_run_report(path, metrics, [], reading.tensor, found.predictor, judged, calibrated=False)
-    write_json(path / METRICS, metrics)
     return metrics
 
 

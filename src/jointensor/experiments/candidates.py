@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 from numba import get_num_threads
 
 from jointensor.baselines import fit_bias, fit_tables, fit_trees, refit_tables
-from jointensor.baselines.trees import MOST
 from jointensor.data.sparse import SparseTensor
 from jointensor.data.split import Split
 from jointensor.models.joint import JointModel
@@ -29,8 +28,8 @@ COMPANY = 3_000_000
 MANY = 300_000
 """Entries above which chains are shorter."""
 
-ENCODING, GROWING, THREADS = 1.5e-7, 3e-6, 4
-"""Seconds per column and entry that encoding takes, and growing trees on one core; and cores that help with it."""
+ENCODING, THREADS = 1.5e-7, 4
+"""Seconds per column and entry that it takes to make columns for trees on one core; and cores that help with it."""
 
 Kind = Literal["bias", "tables", "trees", "drawn", "joint"]
 
@@ -47,6 +46,7 @@ class Candidate:
     linear: str = ""
     nonlinear: str = "julia"
     changes: dict[str, Any] = field(default_factory=dict)
+    """To the recipe; options of trees."""
     core: bool = False
     """Tried before all others."""
     after: str | None = None
@@ -61,7 +61,7 @@ class Candidate:
     @property
     def refits(self) -> bool:
         """Whether the answer is one fit to all entries; else the mean of the fits to all folds but one."""
-        return self.kind not in ("joint", "trees")
+        return self.kind != "joint"
 
     @property
     def slug(self) -> str:
@@ -78,10 +78,10 @@ def candidates_for(tensor: SparseTensor) -> list[Candidate]:
     found = [
         Candidate("bias", "bias", 0, core=True),
         Candidate("tables", "tables", 1, core=True),
+        Candidate("trees", "trees", 5, core=True, share=0.15, guess=_growing(tensor)),
         Candidate(drawn, "drawn", 2, linear=drawn, core=True),
         Candidate(shared, "drawn", 3, linear=shared, core=True, effort=2.0),
         Candidate("julia:4/16", "joint", 6, (4, 16), core=True),
-        Candidate("trees", "trees", 5, core=True, share=0.1, guess=_growing(tensor)),
     ]
     if len(tensor) <= COMPANY:
         found += [
@@ -104,15 +104,16 @@ def candidates_for(tensor: SparseTensor) -> list[Candidate]:
 
 
 def _growing(tensor: SparseTensor) -> float:
-    """Seconds that trees may take; two at least, so that nothing has to be compiled in a budget of a few seconds."""
+    """Seconds that trees take at least; two, so that nothing has to be compiled in a budget of a few seconds."""
     columns = tensor.n_modes * (tensor.n_modes + 2)  # two per label and pair, and a position
-    cells = len(tensor) * columns
-    return max(2.0, ENCODING * cells + GROWING * min(cells, MOST * columns) / min(get_num_threads(), THREADS))
+    return 2.0 + ENCODING * len(tensor) * columns / min(get_num_threads(), THREADS)
 
 
 def _epochs(entries: int, device: str) -> int:
-    """Most epochs of refinement: cycles of 8, 16 and 32; the last is for small tensors and for GPUs."""
-    return 56 if entries <= MANY or pick_device(device).type == "cuda" else 24
+    """Most epochs of refinement: cycles of 8, 16, 32 and 64; the last is for small tensors, the third for GPUs too."""
+    if entries <= MANY:
+        return 120
+    return 56 if pick_device(device).type == "cuda" else 24
 
 
 def _chain(entries: int) -> dict[str, int]:
@@ -140,7 +141,7 @@ def fit_candidate(
     groups: tuple[int, ...] = (),
     short: bool = False,
 ) -> Fitted:
-    """Fit a candidate; ``valid`` may be empty where everything is known (refits of what is drawn)."""
+    """Fit a candidate; ``valid`` may be empty where everything is known (refits)."""
     begin = time.monotonic()
     part: Part
     if candidate.kind == "bias":
@@ -148,7 +149,9 @@ def fit_candidate(
     elif candidate.kind == "tables":
         part = fit_tables(train, valid)
     elif candidate.kind == "trees":
-        part = fit_trees(train, valid, groups=groups, seed=seed, seconds=budget)
+        part = fit_trees(
+            train, valid, groups=groups, seed=seed, seconds=budget, device=pick_device(device), **candidate.changes
+        )  # fmt: skip
     else:
         recipe = make_recipe("default", fall_back=False, refine_epochs=_epochs(len(train), device), **candidate.changes)
         linear = candidate.linear or recipe.linear(candidate.rank[0])
@@ -172,5 +175,8 @@ def refit_candidate(candidate: Candidate, fits: Sequence[Fitted], tensor: Sparse
     first = fits[0].part
     if candidate.kind == "tables":
         return Fitted(refit_tables(first, tensor), time.monotonic() - begin)  # type: ignore[arg-type]
+    if candidate.kind == "trees":
+        rounds = round(np.mean([len(one.part.roots) for one in fits]))  # type: ignore[union-attr]
+        candidate = replace(candidate, changes=candidate.changes | {"rounds": rounds})
     nothing = tensor.take(np.zeros(0, dtype=np.int64))
     return fit_candidate(candidate, tensor, nothing, **how)

@@ -10,7 +10,7 @@ from jointensor.data.split import groups_of
 
 FOLDS = 5
 
-HOLD_FROM, HELD, MOST_HELD = 400_000, 0.04, 50_000
+HOLD_FROM, HELD, MOST_HELD = 400_000, 0.04, 20_000
 """Of tensors with so many entries this share, and no more than so many, only calibrates intervals. Smaller ones have
 none to spare: their intervals come from the folds."""
 

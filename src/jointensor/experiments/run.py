@@ -157,8 +157,8 @@ def _fill(path: Path, config: RunConfig, listener: Listener) -> dict[str, Any]:
         | {"notes": [*reading.notes, *fitted.notes, *notes], "files": checksums}
     )
     held = test if len(test[1]) else (parts.valid.indices, parts.valid.values)
+    write_json(path / METRICS, metrics)  # before the report: a page that fails must not cost a fit
     write_run_report(path, metrics, fitted.history, tensor, predictor, (judged, held), calibrated=True)
-    write_json(path / METRICS, metrics)
     return metrics
 
 

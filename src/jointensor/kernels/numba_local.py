@@ -4,62 +4,103 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit, prange
+from numpy.typing import NDArray
 
 from jointensor.kernels.numba_rows import CACHE
 
+TABULATED = 1024
+"""Places along a mode up to which the covariance of any two is looked up, not computed for every entry."""
+
+
+def guess_from_neighbours(
+    queries: NDArray[np.int64],
+    keys: NDArray[np.int64],
+    residuals: NDArray[np.float32],
+    coordinates: NDArray[np.float64],
+    size: int,
+    period: float,
+    near: float,
+    length: float,
+    far: float,
+    long: float,
+    side: int,
+    itself: int,
+) -> NDArray[np.float64]:
+    """Best linear guess for every query, a cell number, from up to ``side`` entries of its fiber on each side."""
+    law = (coordinates, period, near, length, far, long)
+    table = _table(law) if len(coordinates) <= TABULATED else np.empty((0, 0))
+    order = np.argsort(queries)  # neighbours in the list are neighbours in memory
+    answer = np.empty(len(queries))
+    answer[order] = _guess(queries[order], keys, residuals, size, law, table, side, itself)
+    return answer
+
 
 @njit(parallel=True, cache=CACHE, nogil=True)
-def guess_from_neighbours(  # type: ignore[no-untyped-def]  # noqa: ANN201 - numba finds it out
-    queries, keys, residuals, coordinates, size, period, near, length, far, long, side, itself
-):
-    """Best linear guess for every query, a cell number, from up to ``side`` entries of its fiber on each side."""
+def _guess(queries, keys, residuals, size, law, table, side, itself):  # type: ignore[no-untyped-def]
     answer = np.zeros(queries.shape[0])
     for e in prange(queries.shape[0]):
-        gaps = np.empty(2 * side)
+        places = np.empty(2 * side, dtype=np.int64)
         known = np.empty(2 * side)
-        count = _neighbours(queries[e], keys, residuals, coordinates, size, period, side, itself, gaps, known)
+        count = _neighbours(queries[e], keys, residuals, size, law[1] > 0, side, itself, places, known)
         if count == 0:
             continue
+        here = queries[e] % size
         system = np.empty((count, count))
         right = np.empty(count)
         for i in range(count):
-            right[i] = near * np.exp(-abs(gaps[i]) / length) + far * np.exp(-abs(gaps[i]) / long)
+            right[i] = _covariance(places[i], here, law, table)
             for j in range(i):
-                d = abs(gaps[i] - gaps[j])
-                if period > 0:
-                    d = min(d, period - d)
-                system[i, j] = near * np.exp(-d / length) + far * np.exp(-d / long)
+                system[i, j] = _covariance(places[i], places[j], law, table)
             system[i, i] = 1.0
         answer[e] = _dot_with_solution(system, right, known, count)
     return answer
 
 
 @njit(cache=CACHE, nogil=True)
-def _neighbours(query, keys, residuals, coordinates, size, period, side, itself, gaps, known):  # type: ignore[no-untyped-def]
+def _covariance(one, other, law, table):  # type: ignore[no-untyped-def]
+    """Of what is at two places along the mode."""
+    if table.size:
+        return table[one, other]
+    coordinates, period, near, length, far, long = law
+    gap = abs(coordinates[one] - coordinates[other])
+    if period > 0:
+        gap = min(gap, period - gap)
+    return near * np.exp(-gap / length) + far * np.exp(-gap / long)
+
+
+@njit(cache=CACHE, nogil=True)
+def _table(law):  # type: ignore[no-untyped-def]
+    size = len(law[0])
+    table, nothing = np.empty((size, size)), np.empty((0, 0))
+    for one in range(size):
+        for other in range(size):
+            table[one, other] = _covariance(one, other, law, nothing)
+    return table
+
+
+@njit(cache=CACHE, nogil=True)
+def _neighbours(query, keys, residuals, size, cyclic, side, itself, places, known):  # type: ignore[no-untyped-def]
+    """Where along the mode the nearest entries of the same fiber lie, and what they know; how many there are."""
     fiber = query // size
-    here = coordinates[query % size]
-    first = np.searchsorted(keys, fiber * size)
-    last = np.searchsorted(keys, (fiber + 1) * size)  # one past the fiber
-    place = np.searchsorted(keys[first:last], query)
-    total = last - first
+    place = np.searchsorted(keys, query)
+    first, total = 0, len(keys)
+    if cyclic:
+        first = np.searchsorted(keys, fiber * size)
+        total = np.searchsorted(keys, (fiber + 1) * size) - first
     count = 0
     for step in range(2 * side):
         offset = step - side if step < side else step - side + itself
-        at = place + offset
-        if period > 0:  # round and round, but nobody twice
+        at = place - first + offset
+        if cyclic:  # round and round, but nobody twice
             others = total - itself
             back = others // 2
             if (offset < 0 and -offset > back) or (offset >= 0 and offset - itself >= others - back):
                 continue
             at %= total
-        elif at < 0 or at >= total:
+        elif at < 0 or at >= total or keys[at] // size != fiber:
             continue
-        row = first + at
-        gap = coordinates[keys[row] % size] - here
-        if period > 0:
-            gap = (gap + period / 2) % period - period / 2
-        gaps[count] = gap
-        known[count] = residuals[row]
+        places[count] = keys[first + at] % size
+        known[count] = residuals[first + at]
         count += 1
     return count
 

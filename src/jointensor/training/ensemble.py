@@ -44,7 +44,7 @@ class Ensemble:
 
     members: tuple[Member, ...]
     memory: tuple[Memory, ...]
-    """Fitted to residuals of entries that were left out, one after the other."""
+    """Fitted to residuals, those of entries that were left out as far as there are some, one after the other."""
     fallback: Tables
     """Additive biases of all entries; knows which labels were seen."""
     low: float
@@ -104,14 +104,16 @@ class Ensemble:
             total += one.predict(indices)
         return total
 
-    def enough_memory(self, fresh: SparseTensor) -> int:
-        """How many parts of the memory, the first ones, predict entries best that nothing was learnt from."""
+    def enough_memory(self, fresh: SparseTensor) -> tuple[int, float]:
+        """How many parts of the memory, the first ones, predict entries best that nothing was learnt from, and their
+        squared error.
+        """
         said = self.mix(fresh.indices)
         errors = []
         for part in (None, *self.memory):
             said = said if part is None else said + part.predict(fresh.indices)
             errors.append(float(np.mean((np.clip(said, self.low, self.high) - fresh.values) ** 2)))
-        return int(np.argmin(errors))
+        return int(np.argmin(errors)), min(errors)
 
     def n_parameters(self) -> int:
         """All numbers that were learnt."""

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import chain
 from typing import NamedTuple
 
+import torch
+
 from jointensor.training.als import Als, Saved
+from jointensor.training.guess import guess_components
 from jointensor.training.solvers import Exact
 from jointensor.training.state import Fixed
 from jointensor.training.trainer import Trainer
@@ -21,6 +25,15 @@ RISE = 4
 
 AGAIN = 3
 """Sweeps with every ridge from a solution for another target."""
+
+
+MANY, WEAK = 500_000, 0.2
+"""Entries above which rank-one guesses are made only where sweeps from a random start found little: components with a
+smaller share of the values' spread. There, guesses take longer than the sweeps."""
+
+
+BOLD = 0.4
+"""How much of what guesses explain they must explain of validation entries: those are asked once more after sweeps."""
 
 
 def make_exact(trainer: Trainer) -> Exact | None:
@@ -48,13 +61,15 @@ def make_exact(trainer: Trainer) -> Exact | None:
 def solve_warm_start(trainer: Trainer, solver: Exact, fixed: Fixed) -> float:
     """Solve Θ_L with the other half fixed, for every ridge of the recipe; ends at the best and returns its figure.
 
-    A small ridge can lead a random start astray where a larger one does not, so the smaller ones are also
-    tried from the best solution, for as long as that helps.
+    A random start can lose components, so rank-one guesses are tried as well. A small ridge can lead a start
+    astray where a larger one does not, so the smaller ones are also tried from the best solution, for as long as that
+    helps.
     """
     start = solver.als.save()
     ridges = sorted(trainer.recipe.ridges) if len(trainer.valid) else [_middle(trainer.recipe.ridges)]
     sweeps = trainer.recipe.sweeps
     best = _best(_try(trainer, solver, fixed, start, ridge, sweeps, rise=True) for ridge in ridges)
+    best = _guessed(trainer, solver, fixed, start, best)
     solver.als.restore(best.saved)
     smaller = [] if solver.als.collapsed() else [ridge for ridge in ridges if ridge < best.ridge]  # zero stays zero
     for ridge in reversed(smaller):
@@ -63,6 +78,26 @@ def solve_warm_start(trainer: Trainer, solver: Exact, fixed: Fixed) -> float:
             break
         best = again
     return _take(trainer, solver, best)
+
+
+def _guessed(trainer: Trainer, solver: Exact, fixed: Fixed, start: Saved, best: Tried) -> Tried:
+    """The best so far, or what sweeps make of rank-one guesses at its ridge or at the least."""
+    components = best.saved.values.get("cp")
+    if components is None or (len(trainer.train) > MANY and components.std() > WEAK * solver.als.spread):
+        return best
+    solver.als.restore(start)
+    device = trainer.train.values.device
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):  # what follows does not depend on it
+        found = guess_components(trainer, BOLD)
+    if not found:
+        return best
+    solver.als.refresh()
+    guess = solver.als.save()
+    ridges = (
+        {best.ridge, min(trainer.recipe.ridges)} if len(trainer.valid) else {best.ridge}
+    )  # else nobody could choose
+    tried = (_try(trainer, solver, fixed, guess, one, trainer.recipe.sweeps, rise=False) for one in sorted(ridges))
+    return _best(chain([best], tried))
 
 
 def solve_again(trainer: Trainer, solver: Exact, fixed: Fixed) -> float:

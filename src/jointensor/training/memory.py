@@ -38,10 +38,19 @@ class Remembered:
         """Of the parts that are kept."""
         return [name for name, _ in self.notes[: len(self.parts)]]
 
+    @property
+    def has_neighbours(self) -> bool:
+        """Whether neighbours along a mode are asked."""
+        return any(isinstance(part, Local) for part in self.parts)
+
     def first(self, count: int) -> Remembered:
         """The first parts alone."""
         left = self.left + sum(self.said[count:], np.zeros_like(self.left))
         return Remembered(self.parts[:count], left, self.notes[:count], self.said[:count])
+
+    def at(self, where: NDArray[np.integer]) -> Remembered:
+        """The same parts, and what is left of some of the residuals."""
+        return Remembered(self.parts, self.left[where], self.notes, tuple(one[where] for one in self.said))
 
 
 def fit_memory(

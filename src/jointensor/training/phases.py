@@ -8,15 +8,13 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import torch
 from torch import nn
 
 from jointensor.training.chain import sample
 from jointensor.training.exact import make_exact, solve_again, solve_turn, solve_warm_start
-from jointensor.training.rank_one import Sample, rank_one_components
+from jointensor.training.guess import guess_components
 from jointensor.training.solvers import Descent, Exact
-from jointensor.training.start import SPREAD
-from jointensor.training.state import Entries, Fixed
+from jointensor.training.state import Fixed
 from jointensor.training.stopping import Patience
 from jointensor.training.trainer import STEPS, DeadError, HopelessError, Trainer
 
@@ -183,30 +181,6 @@ def _best_epoch(trainer: Trainer) -> float:
             break
     model.load_state_dict(state)
     return best
-
-
-def guess_components(trainer: Trainer) -> None:
-    """Put rank-one guesses where the CP components start; components without one keep their random start.
-
-    Only where CP starts around zero, and components are easily lost: one that carries the mean of the
-    values starts around it, and has something to hold on to.
-    """
-    g, levels = trainer.model.multilinear, trainer.levels
-    if g is None or g.cp is None or trainer.recipe.start == "raw" or trainer.model.link != "identity":
-        return
-    elsewhere = levels.nonlinear + (levels.linear if "mean" in g.blocks else 0.0)
-    carried = levels.linear + levels.nonlinear - elsewhere  # by CP
-    if abs(carried) > SPREAD * float(trainer.train.values.std(correction=0)):
-        return
-
-    def left(entries: Entries) -> Sample:
-        return Sample(entries.indices, entries.values - elsewhere)
-
-    guessed = rank_one_components(left(trainer.train), left(trainer.valid), trainer.model.shape, g.cp.width)
-    with torch.no_grad():
-        for table, columns in zip(g.cp.tables, guessed, strict=False):  # no guess at all is an empty list
-            guessed_rows = columns.any(dim=1)  # labels that were not in the sample keep their random start
-            table[guessed_rows, : columns.shape[1]] = columns[guessed_rows]
 
 
 def alternate(trainer: Trainer, exact: Exact | None = None) -> None:

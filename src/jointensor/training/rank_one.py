@@ -42,11 +42,13 @@ class Sample:
         return Sample(self.indices, self.left - _products(factors, self.indices).squeeze(1))
 
 
-def rank_one_components(train: Sample, valid: Sample, shape: tuple[int, ...], rank: int) -> list[Tensor]:
+def rank_one_components(
+    train: Sample, valid: Sample, shape: tuple[int, ...], rank: int, general: float = GENERAL
+) -> list[Tensor]:
     """Up to ``rank`` components, as one matrix ``(I_n, found)`` per mode.
 
     A component that explains validation entries (training entries, where there are none) much worse than
-    training entries ends the search.
+    training entries, less than ``general`` times as much, ends the search.
     """
     train = _at_most(train, MOST)
     valid = _at_most(valid, MOST) if len(valid.left) else train
@@ -57,7 +59,7 @@ def rank_one_components(train: Sample, valid: Sample, shape: tuple[int, ...], ra
         best = int(explained.argmax())
         component = [table[:, best : best + 1] for table in tries]
         gain = float(explained[best])
-        if not gain > 0 or gain < GENERAL * float(_explained(train, component)):
+        if not gain > 0 or gain < general * float(_explained(train, component)):
             break
         found.append(component)
         train, valid = train.minus(component), valid.minus(component)
