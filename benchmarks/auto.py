@@ -152,24 +152,74 @@ def table(out):
             )
 
 
+NAMES = {
+    "auto": "`auto`",
+    "lightgbm": "LightGBM on encoded labels, pairs and counts",
+    "myfm": "myFM, with implicit labels up to 400,000 entries",
+    "svd++": "Surprise SVD++",
+    "svd": "Surprise SVD",
+    "julia:4/16": "JULIA 4/16",
+    "julia:10/10": "JULIA 10/10",
+    "julia:16/4": "JULIA 16/4",
+    "avocado:20": "AVOCADO 20",
+    "costco:20": "COSTCO 20",
+    "cp:20": "CP 20",
+    "tables": "shrunk tables",
+    "interp": "interpolation along time",
+    "bias": "additive biases",
+    "mean": "mean",
+}
+
+
 def markdown(out):
     """One row per model, one column per tensor: mean RMSE over splits, and on how many of them `auto` is lower."""
     rows = [json.loads(path.read_text()) for path in sorted(out.glob("*.json"))]
-    rows = [row for row in rows if row["rmse"] is not None]
-    tensors = sorted({row["tensor"] for row in rows})
-    found = {(row["tensor"], row["model"], row["split_seed"]): row["rmse"] for row in rows}
-    names = list(dict.fromkeys(["auto", *(row["model"] for row in rows)]))
+    found = {(row["tensor"], row["model"], row["split_seed"]): row["rmse"] for row in rows if row["rmse"] is not None}
+    tensors = sorted({tensor for tensor, _, _ in found})
     print("| | " + " | ".join(tensors) + " |\n|---" + "|---:" * len(tensors) + "|")
-    for name in names:
-        cells = []
-        for tensor in tensors:
-            seeds = [seed for one, model, seed in found if one == tensor and model == name]
-            both = [seed for seed in seeds if (tensor, "auto", seed) in found]
-            lower = sum(found[tensor, "auto", seed] < found[tensor, name, seed] for seed in both)
-            mean = np.mean([found[tensor, name, seed] for seed in both]) if both else None
-            count = f" ({len(both)})" if name == "auto" else f" ({lower}/{len(both)})"
-            cells.append("–" if mean is None else f"{mean:.4g}{count}")
-        print(f"| {name} | " + " | ".join(cells) + " |")
+    means = {}
+    for tensor, name in {(tensor, name) for tensor, name, _ in found}:
+        seeds = [
+            seed for one, model, seed in found if (one, model) == (tensor, name) and (tensor, "auto", seed) in found
+        ]
+        lower = sum(found[tensor, "auto", seed] < found[tensor, name, seed] for seed in seeds)
+        if seeds:
+            means[tensor, name] = np.mean([found[tensor, name, seed] for seed in seeds]), f"{lower}/{len(seeds)}"
+    for name, shown in NAMES.items():
+        cells = [_cell(means, tensor, name) for tensor in tensors]
+        print(f"| {shown} | " + " | ".join(cells) + " |")
+
+
+def _cell(means, tensor, name):
+    """A mean, bold where it is the least of those over all splits of the tensor."""
+    if (tensor, name) not in means:
+        return "–"
+    mean, lower = means[tensor, name]
+    all_of_them = means[tensor, "auto"][1].split("/")[1]
+    whole = [one for (t, _), (one, count) in means.items() if t == tensor and count.endswith("/" + all_of_them)]
+    text = f"**{mean:.4g}**" if mean == min(whole) else f"{mean:.4g}"
+    return text if name == "auto" else f"{text} ({lower})"
+
+
+def summary(out):
+    """One row per tensor: `auto`, the best of all others, and what to hold them against."""
+    rows = [json.loads(path.read_text()) for path in sorted(out.glob("*.json"))]
+    rows = [row for row in rows if row["rmse"] is not None]
+    print("| tensor | `auto` | best of the others | lower on | JULIA 4/16 | biases | mean |")
+    print("|---|---:|---|---:|---:|---:|---:|")
+    for tensor in sorted({row["tensor"] for row in rows}):
+        found = {}
+        for row in rows:
+            if row["tensor"] == tensor:
+                found.setdefault(row["model"], {})[row["split_seed"]] = row["rmse"]
+        ours = found.pop("auto")
+        complete = {name: mine for name, mine in found.items() if set(mine) == set(ours)}
+        best = min(complete, key=lambda name: np.mean(list(complete[name].values())))
+        lower = sum(ours[seed] < complete[best][seed] for seed in ours)
+        means = {name: f"{np.mean(list(mine.values())):.4g}" for name, mine in complete.items()}
+        rest = " | ".join(means.get(name, "–") for name in ("julia:4/16", "bias", "mean"))
+        mean = f"{np.mean(list(ours.values())):.4g}"
+        print(f"| {tensor} | {mean} | {best} {means[best]} | {lower} of {len(ours)} | {rest} |")
 
 
 def main():
@@ -185,10 +235,13 @@ def main():
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results") / "auto")
     parser.add_argument("--table", action="store_true", help="print what there is")
     parser.add_argument("--markdown", action="store_true", help="print it as one table")
+    parser.add_argument("--summary", action="store_true", help="print a row per tensor")
     options = parser.parse_args()
     if options.source is not None:
         run(options)
-    if options.markdown:
+    if options.summary:
+        summary(options.out)
+    elif options.markdown:
         markdown(options.out)
     elif options.table or options.source is None:
         table(options.out)

@@ -327,6 +327,9 @@ def reproduce(
     data: Annotated[Path | None, typer.Option(help="Folder with the tensors.", metavar="FOLDER")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small generated tensors: shows that it runs.")] = False,
     seeds: Annotated[int, typer.Option(help="Seeds of every fit.", min=1)] = 3,
+    seeds_large: Annotated[
+        int | None, typer.Option(help="Seeds of fits to more than 500,000 entries; as --seeds if not given.", min=1)
+    ] = None,
     only: Annotated[
         str | None, typer.Option(help="Data sets, by the paper's names: Facebook,NeurIPS.", metavar="NAMES")
     ] = None,
@@ -345,7 +348,8 @@ def reproduce(
     screen = Screen(quiet=quiet, json=json)
     chosen = DATASETS if only is None else tuple(one.strip() for one in only.split(","))
     setting = Setting(
-        out, data, quick=quick, seeds=seeds, datasets=chosen, device=device, budget=budget, jobs=jobs,
+        out, data, quick=quick, seeds=seeds, seeds_large=seeds_large, datasets=chosen, device=device, budget=budget,
+        jobs=jobs,
         on_cell=lambda cell, done, total: screen.note(f"{done} of {total}: {cell['model']}"),
     )  # fmt: skip
     outcome, page = run_experiment(name, setting)

@@ -182,7 +182,9 @@ class Search:
         return self.left(1 - RESERVE) > (FOLDS + candidate.refits) * self._expected(candidate)
 
     def _skip(self, candidate: Candidate) -> None:
-        self.on_note(f"{candidate.name}: not tried, it may take {self._expected(candidate):.0f} s")
+        expected = self._expected(candidate)
+        why = f"it may take {expected:.0f} s" if expected > 0.5 else "there is no time left"
+        self.on_note(f"{candidate.name}: not tried, {why}")
 
     def _try(self, candidate: Candidate, trial: Trial | None = None) -> None:
         trial = trial or Trial(candidate)

@@ -55,7 +55,6 @@ def fill_auto(
         store=path / "checkpoints" / "auto",
         on_note=listener.on_note,
     )
-    listener.on_note(found.reason)
     known = np.isfinite(found.predicted)
     left_out = measure(found.predicted[known], learnt.values[known]).to_dict()
     checksums = write_run(path, found.predictor, learnt.modes, reading.spec, [])
@@ -66,7 +65,7 @@ def fill_auto(
         | {"valid": left_out | {"warm": left_out, "cold": nothing}}
         | {"returned": {"model": "auto", "refit": True}}
         | {"auto": {"trials": found.trials, "simplest": found.simplest, "reason": found.reason, **found.figures}}
-        | _auto_circumstances(config, found, learnt, begin)
+        | _auto_circumstances(config, found, learnt, len(reading.tensor), begin)
         | {"notes": [*reading.notes, found.reason], "files": checksums}
     )
     judged = found.predictor, test
@@ -75,7 +74,9 @@ def fill_auto(
     return metrics
 
 
-def _auto_circumstances(config: RunConfig, found: Auto, learnt: SparseTensor, begin: float) -> dict[str, Any]:
+def _auto_circumstances(
+    config: RunConfig, found: Auto, learnt: SparseTensor, entries: int, begin: float
+) -> dict[str, Any]:
     return {
         "outcome": found.outcome,
         "restarts": 0,
@@ -94,5 +95,5 @@ def _auto_circumstances(config: RunConfig, found: Auto, learnt: SparseTensor, be
         "seed": config.seed,
         "split": config.split_record(),
         "shape": list(learnt.shape),
-        "entries": {"train": len(learnt), "valid": 0, "all": len(learnt)},
+        "entries": {"train": len(learnt), "valid": 0, "all": entries},
     }

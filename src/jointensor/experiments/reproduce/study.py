@@ -34,6 +34,9 @@ STAND_INS = {
 """Public tensors of the same kind, for those that are too large or not public; a file named as the paper's data set
 (``Facebook.npz``) comes first."""
 
+LARGE = 500_000
+"""Entries of a tensor whose fits take long, and differ little from seed to seed."""
+
 QUICK = {"warm_epochs": 1, "rounds": 1, "refine_epochs": 2, "restarts": 0}
 """Changes to a recipe that only shows that it runs."""
 
@@ -50,6 +53,8 @@ class Setting:
         Folder with the tensors; none are needed with ``quick``.
     quick
         Small generated tensors and short training: shows that it runs, and nothing else.
+    seeds, seeds_large
+        Of every fit; and, where it is said, of fits to tensors of more than ``LARGE`` entries.
     datasets
         Of the paper, by its names.
     budget
@@ -60,6 +65,7 @@ class Setting:
     data: Path | None = None
     quick: bool = False
     seeds: int = 3
+    seeds_large: int | None = None
     datasets: tuple[str, ...] = DATASETS
     device: str = "auto"
     budget: float | None = None
@@ -87,7 +93,7 @@ class Setting:
         config = CompareConfig(
             source=str(self.source(dataset).resolve()),
             models=tuple(models),
-            seeds=1 if self.quick else self.seeds,
+            seeds=self._seeds(dataset),
             recipe=recipe,
             recipe_changes=dict(QUICK) if self.quick else {},
             device=self.device,
@@ -104,6 +110,12 @@ class Setting:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, found)
         return json.loads(path.read_text(encoding="utf-8"))
+
+    def _seeds(self, dataset: str) -> int:
+        if self.quick:
+            return 1
+        large = self.seeds_large is not None and len(self.tensor(dataset)) > LARGE
+        return self.seeds_large if large and self.seeds_large else self.seeds
 
     def _generated(self, dataset: str) -> Path:
         path = self.out / "data" / f"{dataset}.npz"
