@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from jointensor.data.synthetic import make_joint
 from jointensor.errors import ConfigError, DataError
 from jointensor.experiments.cells import CompareConfig
 from jointensor.experiments.compare import OnCell, compare
-from jointensor.experiments.folder import environment
+from jointensor.experiments.folder import environment, read_json
 from jointensor.experiments.reproduce.paper import DATASETS
 
 STAND_INS = {
@@ -106,10 +105,17 @@ class Setting:
         """A result that is computed once and read from then on."""
         path = self.out / "cells" / f"{name}.json"
         if not path.exists():
-            found = compute()
+            found = {"found": compute(), "environment": environment()}
             path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, found)
-        return json.loads(path.read_text(encoding="utf-8"))
+        return read_json(path)["found"]
+
+    def machines(self, name: str) -> list[str]:
+        """Versions and machines that the cells of an experiment were computed with."""
+        cells = self.out / "cells"
+        made = [read_json(path) for path in sorted(cells.glob(f"{name}-*/environment.json"))]
+        made += [read_json(path)["environment"] for path in sorted(cells.glob(f"{name}-*.json"))]
+        return sorted({_described(one) for one in made or [environment()]})
 
     def _seeds(self, dataset: str) -> int:
         if self.quick:
@@ -156,9 +162,13 @@ def answered(claim: str, won: int, total: int, because: str) -> Finding:
     return Finding(claim, "holds" if won == total else "does not hold", f"{won} of {total}: {because}")
 
 
-def as_markdown(outcome: Outcome, name: str) -> str:
+def _described(made: dict[str, Any]) -> str:
+    where = made["gpu"] or f"{made['cpus']} CPU cores"
+    return f"jointensor {made['jointensor']}, torch {made['packages']['torch']}, {where}"
+
+
+def as_markdown(outcome: Outcome, name: str, machines: Sequence[str]) -> str:
     """The page of an experiment."""
-    made = environment()
     text = [f"# {outcome.title}", "", _table(outcome.header, outcome.rows)]
     if outcome.findings:
         rows = [(one.claim, one.answer, one.because) for one in outcome.findings]
@@ -167,11 +177,7 @@ def as_markdown(outcome: Outcome, name: str) -> str:
     text += [f"- ![{title}]({name}-{k}.svg)" for k, title in enumerate(outcome.lines)]
     day = datetime.now(UTC).date().isoformat()
     words = " ".join(["jointensor", *map(str, sys.argv[1:])])
-    text += [
-        "",
-        f"`{words}`, {day}; jointensor {made['jointensor']}, torch {made['packages']['torch']}, "
-        f"{made['gpu'] or str(made['cpus']) + ' CPU cores'}.",
-    ]
+    text += ["", f"`{words}`, {day}; {'; '.join(machines)}."]
     return "\n".join(text) + "\n"
 
 
@@ -188,7 +194,7 @@ def write_outcome(outcome: Outcome, setting: Setting, name: str) -> Path:
     setting.out.mkdir(parents=True, exist_ok=True)
     for k, (title, lines) in enumerate(outcome.lines.items()):
         write_text(setting.out / f"{name}-{k}.svg", lines_as_svg(lines, title))
-    write_text(path, as_markdown(outcome, name))
+    write_text(path, as_markdown(outcome, name, setting.machines(name)))
     return path
 
 

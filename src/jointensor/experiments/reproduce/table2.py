@@ -36,7 +36,7 @@ def _column(setting: Setting, dataset: str) -> dict[str, Any]:
     ours = setting.compared("table2-default", dataset, ["julia:4/16"], recipe="default")
     rows = {name: found[spec] for name, spec in SPECS.items()} | {name: found[name] for name in BASELINES}
     rows["JULIA 4/16, recipe default"] = ours["julia:4/16"]
-    rows["auto"] = setting.kept(f"auto-{dataset}", lambda: _auto(setting, dataset))
+    rows["auto"] = setting.kept(f"table2-auto-{dataset}", lambda: _auto(setting, dataset))
     return rows
 
 
