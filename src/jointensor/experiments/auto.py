@@ -331,7 +331,8 @@ class Search:
         answers[self.places[where]] = predicted
         left_out = LeftOut(entries.indices, predicted, truth - predicted, self._cold(entries, self.folds[where]))
         predictor = replace(
-            predictor, calibration=calibrate(left_out, self.tensor.shape, self._untouched(predictor), self.seed)
+            predictor,
+            calibration=calibrate(left_out, self.tensor.shape, self._untouched(predictor), self.seed, (low, high)),
         )
         if len(self.fresh) and self.left() > 1.3 * sum(self.trials[name].seconds for name in weights):
             # intervals are calibrated: now what answers may know the entries that did it, and be a little better

@@ -99,26 +99,34 @@ def load_run(path: Path | str, nonlinear: type[nn.Module] | nn.Module | None = N
         raise RunError(f"{path} is not a run folder: it has no {CONFIG}")
     if not (path / METRICS).exists():
         raise RunError(f"{path} is unfinished: it has no {METRICS}; continue it with: jointensor fit --resume {path}")
-    metrics, config = read_json(path / METRICS), read_json(path / CONFIG)
-    for name, expected in metrics.get("files", {}).items():
-        file = path / Path(name).name
-        if not file.exists() or sha256(file) != expected:
-            raise RunError(f"{file} is not the file that was written (its checksum differs); fit again")
-    labels = read_json(path / LABELS)
+    metrics, config = _read_object(path / METRICS), _read_object(path / CONFIG)
+    _check_files(path, metrics.get("files", {}))
+    labels = _read_object(path / LABELS)
     try:
         modes = tuple(_mode_from_dict(mode) for mode in labels["modes"])
         spec = _spec_from_dict(labels["table"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{path / LABELS} is damaged: {error}") from None
-    return Run(path, load_predictor(path / WEIGHTS, nonlinear), modes, spec, config, metrics)
+    predictor = load_predictor(path / WEIGHTS, nonlinear)
+    if not isinstance(predictor, Predictor | Ensemble) or len(predictor.shape) != len(modes):
+        raise RunError(f"{path} is damaged: {WEIGHTS} is not a model for the {len(modes)} modes of {LABELS}")
+    return Run(path, predictor, modes, spec, config, metrics)
+
+
+def _check_files(path: Path, checksums: Any) -> None:
+    """Refuse files that are not what was written. Names of other files, here or elsewhere, are not followed."""
+    if not isinstance(checksums, dict) or not set(checksums) <= {WEIGHTS, LABELS}:
+        raise RunError(f"{path / METRICS} is damaged: it has checksums of other files than {WEIGHTS} and {LABELS}")
+    for name, expected in checksums.items():
+        if not (path / name).is_file() or sha256(path / name) != expected:
+            raise RunError(f"{path / name} is not the file that was written (its checksum differs); fit again")
 
 
 def read_config(path: Path) -> dict[str, Any]:
     """What a run was asked for."""
     if not (path / CONFIG).exists():
         raise RunError(f"{path} is not a run folder: it has no {CONFIG}")
-    config: dict[str, Any] = read_json(path / CONFIG)
-    return config
+    return _read_object(path / CONFIG)
 
 
 def environment() -> dict[str, Any]:
@@ -146,8 +154,12 @@ def _mode_to_dict(mode: Mode) -> dict[str, Any]:
 
 
 def _mode_from_dict(data: dict[str, Any]) -> Mode:
-    labels = None if data["labels"] is None else tuple(map(str, data["labels"]))
-    return Mode(str(data["name"]), int(data["size"]), labels, data["order"])
+    name, size, labels = data["name"], data["size"], data["labels"]
+    if not isinstance(name, str) or not isinstance(size, int) or not isinstance(labels, list | None):
+        raise TypeError(f"mode {name!r} has no plain name, size and labels")
+    if not all(isinstance(label, str) for label in labels or ()):
+        raise TypeError(f"mode {name!r} has labels that are not text")
+    return Mode(name, size, None if labels is None else tuple(labels), data["order"])
 
 
 def _spec_from_dict(data: dict[str, Any] | None) -> TableSpec | None:
@@ -155,12 +167,25 @@ def _spec_from_dict(data: dict[str, Any] | None) -> TableSpec | None:
         return None
     from jointensor.data.tables import TableSpec  # noqa: PLC0415 - polars only when the run came from a table
 
-    return TableSpec.from_dict(data)
+    spec = TableSpec.from_dict(data)
+    texts = (spec.value, spec.separator or "", *(spec.columns or ()))
+    if not all(isinstance(text, str) for text in texts) or not isinstance(spec.header, bool):
+        raise TypeError("the rules of the table are not texts")
+    return spec
 
 
 def read_json(path: Path) -> Any:
     """A file of a folder, or an error that names it."""
     try:
+        if path.exists() and not path.is_file():
+            raise OSError("it is not a plain file")  # a pipe would be waited for
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{path} is missing or damaged: {error}") from None
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    data = read_json(path)
+    if not isinstance(data, dict):
+        raise RunError(f"{path} is damaged: it does not hold a JSON object")
+    return data

@@ -10,6 +10,7 @@ prediction) for entries that are missing at random.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -39,6 +40,9 @@ TINY = 1e-3
 
 MANY = 1000
 """Entries of a group that may be missed unevenly: few would suggest a shape by chance."""
+
+ROUNDING = 1e-6
+"""How far off a value may be that was put together again from prediction and residual."""
 
 COLD = 1.5
 """How much wider intervals of unseen labels are, where too few such entries were left out to say."""
@@ -108,7 +112,13 @@ class LeftOut(NamedTuple):
         return LeftOut(self.indices[places], self.predicted[places], self.residuals[places], self.unseen[places])
 
 
-def calibrate(left_out: LeftOut, shape: tuple[int, ...], fresh: LeftOut | None = None, seed: int = 0) -> Calibration:
+def calibrate(
+    left_out: LeftOut,
+    shape: tuple[int, ...],
+    fresh: LeftOut | None = None,
+    seed: int = 0,
+    bounds: tuple[float, float] = (-math.inf, math.inf),
+) -> Calibration:
     """Learn scale and quantiles from entries that were left out.
 
     Parameters
@@ -123,6 +133,8 @@ def calibrate(left_out: LeftOut, shape: tuple[int, ...], fresh: LeftOut | None =
         and the other way round.
     seed
         Of the halves.
+    bounds
+        Between which intervals will be cut: one that would lie below the smallest value holds it then.
     """
     left_out = left_out.some(MOST, seed)
     base = left_out if fresh is None else fresh
@@ -144,21 +156,30 @@ def calibrate(left_out: LeftOut, shape: tuple[int, ...], fresh: LeftOut | None =
     many = [*np.bincount(group, minlength=len(edges) + 1), int(base.unseen.sum())]
     below = np.array([_below(row) if count >= MANY else 0.5 for row, count in zip(quantiles, many, strict=True)])
     # answers of other models, those of the folds, need not repeat where the answers of this one do
-    held = LEVELS.copy() if fresh is None else _held(scaled, group, quantiles, below)
+    held = LEVELS.copy()
+    if fresh is not None:
+        held = _held(fresh, size if pays else np.ones_like(size), group, (quantiles, below), bounds)
     return Calibration(edges, scale if pays else None, quantiles, tuple(shape), below, held)
 
 
 def _held(
-    scaled: NDArray[np.floating], group: NDArray[np.integer], quantiles: NDArray[np.float64], below: NDArray[np.float64]
+    fresh: LeftOut,
+    size: NDArray[np.float64],
+    group: NDArray[np.integer],
+    learnt: tuple[NDArray[np.float64], NDArray[np.float64]],
+    bounds: tuple[float, float],
 ) -> NDArray[np.float64]:
     """Share of the entries inside, by level; of groups one entry larger than they are, as their quantiles are."""
-    held = np.zeros(len(LEVELS))
+    held, values = np.zeros(len(LEVELS)), fresh.predicted + fresh.residuals
     for k in np.unique(group):
-        mine = np.sort(scaled[group == k])
-        ends = np.array([_ends(quantiles[k], below[k], level) for level in LEVELS])
-        inside = np.searchsorted(mine, ends[:, 1], "right") - np.searchsorted(mine, ends[:, 0], "left")
-        held += inside / (len(mine) + 1) * len(mine)
-    return held / max(len(scaled), 1)
+        here = group == k
+        centre, wide, truth = fresh.predicted[here], size[here], values[here]
+        near = ROUNDING * (1 + np.abs(truth))
+        for at, level in enumerate(LEVELS):
+            low, high = (np.clip(centre + wide * end, *bounds) for end in _ends(learnt[0][k], learnt[1][k], level))
+            inside = np.count_nonzero((truth >= low - near) & (truth <= high + near))
+            held[at] += inside / (len(truth) + 1) * len(truth)
+    return held / max(len(values), 1)
 
 
 def _below(quantiles: NDArray[np.float64]) -> float:
