@@ -243,5 +243,5 @@ def test_intervals_that_will_be_cut_at_the_smallest_value_hold_no_more_than_aske
         ends = np.maximum(found.interval(indices[asked], centre[asked], 0.9, seen), 1.0)
         return np.mean((values[asked] >= ends[:, 0]) & (values[asked] <= ends[:, 1]))
 
-    assert held(calibrate(known, (30, 40, 80_000), fresh)) > 0.94
+    assert held(calibrate(known, (30, 40, 80_000), fresh)) > 0.92
     assert held(calibrate(known, (30, 40, 80_000), fresh, bounds=(1.0, math.inf))) == pytest.approx(0.9, abs=0.008)
