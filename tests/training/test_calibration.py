@@ -233,7 +233,7 @@ def test_intervals_that_will_be_cut_at_the_smallest_value_hold_no_more_than_aske
     generator = np.random.default_rng(0)
     indices = np.column_stack([generator.integers(s, size=80_000) for s in (30, 40)] + [np.arange(80_000)])
     values = np.maximum(generator.normal(0.2, 1.0, 80_000), 1.0)
-    centre = np.where(values > 1, values, 0.6 + 0.3 * generator.random(80_000)).astype(np.float32)
+    centre = np.where(values > 1, values, 0.6 + 0.3 * generator.random(80_000))
     learnt, asked = slice(0, 40_000), slice(40_000, None)
     seen = np.zeros(40_000, dtype=bool)
     both = LeftOut(indices[learnt], centre[learnt], (values - centre)[learnt], seen)

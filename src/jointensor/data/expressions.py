@@ -4,7 +4,8 @@
     date=day(Date/Time)         a short form, see jointensor.data.times
     lat=ROUND(Lat, 3)           a polars SQL expression over the columns
 
-Expressions are stored with a run and applied again to raw queries.
+Expressions are stored with a run and applied again to raw queries. A run may come from anybody, so an expression
+reads the columns of its table and nothing else: queries within it are refused before polars sees them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,16 @@ from jointensor.errors import DataError
 
 _CALL = re.compile(r"(\w+)\((.*)\)$", re.DOTALL)
 
+LONGEST = 1000
+"""Characters of an expression: polars walks it by recursion, and a stack that is full ends the process."""
+_QUERY = re.compile(r"\bSELECT\b|\(\s*(FROM|TABLE|VALUES|WITH)\b")
+_QUERY_WORD = re.compile(r"\b(SELECT|FROM|TABLE|VALUES|WITH)\b")
+"""How a query begins; behind a comment it may begin anywhere."""
+_PADS = re.compile(r"\b[LR]PAD\b(?!\s*\([^(),]*,\s*\d{1,3}\s*[,)])")
+"""Padding to anything but a plain number below 1,000, which would take any amount of memory."""
+MOST_REPLACED = 4
+"""REPLACEs in an expression: within each other they make text longer by a power."""
+
 
 @dataclass(frozen=True)
 class ModeExpression:
@@ -31,6 +42,10 @@ class ModeExpression:
     text: str
     format: str | None = None
     """How a short form's column is written; found when the training table is read."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not isinstance(self.text, str) or not isinstance(self.format, str | None):
+            raise DataError(f"a mode is a name, an expression and maybe a format, not {self}")
 
     @classmethod
     def parse(cls, text: str) -> ModeExpression:
@@ -56,8 +71,8 @@ class ModeExpression:
         if short is not None:
             return [short[1]]
         try:
-            return list(dict.fromkeys(pl.sql_expr(quote_names(self.text, known)).meta.root_names()))
-        except pl.exceptions.PolarsError:
+            return list(dict.fromkeys(parse_sql(self.text, known).meta.root_names()))
+        except (pl.exceptions.PolarsError, DataError):
             return [self.text]  # a column whose name is no SQL
 
     def evaluate(self, frame: pl.DataFrame) -> tuple[pl.Series, ModeExpression, list[str]]:
@@ -93,11 +108,10 @@ class ModeExpression:
             return column_of(frame, self.name, f"mode '{self.name}'")
         what = f"mode '{self.name}={self.text}'"
         try:
-            expression = pl.sql_expr(quote_names(self.text, frame.columns))
-            labels = _select(frame, expression)
+            labels = _select(frame, parse_sql(self.text, frame.columns))
         except pl.exceptions.ColumnNotFoundError as error:
             raise DataError(f"{what}: {_first_line(error)}") from None
-        except pl.exceptions.PolarsError as error:
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, DataError) as error:
             raise DataError(
                 f"{what} is neither a column ({_list(frame)}) nor an expression that can be evaluated: "
                 f"{_first_line(error)}{_no_number(frame, self.columns(frame.columns))}"
@@ -116,6 +130,35 @@ def quote_names(text: str, names: Iterable[str]) -> str:
     known = set(names)
     pieces = re.split(r"""('(?:[^']|'')*'|"[^"]*"|\b[A-Za-z_]\w*\b(?!\s*\())""", text)
     return "".join(f'"{piece}"' if piece in known else piece for piece in pieces)
+
+
+def parse_sql(text: str, names: Iterable[str]) -> pl.Expr:
+    """An SQL expression over columns; refuses whatever could read anything else, or take any amount of memory.
+
+    Parameters
+    ----------
+    text
+        The expression.
+    names
+        The columns, which may be called like words of SQL.
+
+    Raises
+    ------
+    DataError
+        If it is no single expression over the columns.
+    """
+    if len(text) > LONGEST:
+        raise DataError(f"'{text[:40]}…' has {len(text):,} characters; an expression has at most {LONGEST:,}")
+    upper = text.upper()  # as polars compares words
+    hidden = "--" in text or "/*" in text
+    if "\0" in text or (_QUERY_WORD if hidden else _QUERY).search(upper):
+        raise DataError(f"'{text}' holds a query; write an expression over the columns of the table alone")
+    if _PADS.search(upper) or len(re.findall(r"\bREPLACE\b", upper)) > MOST_REPLACED:
+        raise DataError(f"'{text}': pad to a plain number below 1,000, and write REPLACE at most {MOST_REPLACED} times")
+    try:
+        return pl.sql_expr(quote_names(text, names))
+    except (pl.exceptions.PanicException, OSError) as error:  # polars gives up; a file, though none may be named
+        raise DataError(f"'{text}' cannot be read as an expression: {_first_line(error)}") from None
 
 
 def column_of(frame: pl.DataFrame, name: str, what: str) -> pl.Series:
@@ -168,7 +211,7 @@ def as_labels(column: pl.Series) -> pl.Series:
         return whole.cast(pl.String).zip_with(same, column.cast(pl.String))
     try:
         return column.cast(pl.String)
-    except pl.exceptions.PolarsError:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
         raise DataError(f"column '{column.name}' of type {column.dtype} cannot be used as labels") from None
 
 
@@ -191,5 +234,5 @@ def _list(frame: Any) -> str:
     return ", ".join(frame.columns)
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -5,18 +5,28 @@ Needs NumPy alone. Nothing is unpickled.
 
 from __future__ import annotations
 
+import math
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from jointensor.data.modes import Mode, guess_order
+from jointensor.data.reading import check_unpacked
 from jointensor.data.sparse import SparseTensor, check_whole
 from jointensor.errors import DataError
+
+_NPY = b"\x93NUMPY"
+_BROKEN = (
+    zipfile.BadZipFile, zlib.error, ValueError, EOFError, LookupError, OSError, RuntimeError, TypeError, OverflowError,
+    SyntaxError, tokenize.TokenError, MemoryError,
+)  # fmt: skip
+"""What a damaged archive makes zipfile and NumPy raise; the last ones come from reading a header as Python."""
 
 
 def read_npz(path: Path) -> SparseTensor:
@@ -34,21 +44,51 @@ def read_npz(path: Path) -> SparseTensor:
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """All arrays of an archive; ``indices`` is among them."""
-    try:
-        with path.open("rb") as file:
-            archive = np.load(file, allow_pickle=False)
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise DataError(f"{path} holds a single array, not an archive with 'indices' and 'values'")
-            arrays = {name: archive[name] for name in archive.files}
-    except DataError:
-        raise
-    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, KeyError, OSError, RuntimeError) as error:
-        raise DataError(f"{path} cannot be read as a NumPy archive ({_first_line(error)})") from None
+    arrays = read_archive(path)
     if "indices" not in arrays:
         raise DataError(f"{path} has no array 'indices'; it has {', '.join(arrays) or 'none'}")
     if arrays["indices"].ndim != 2:
         raise DataError(f"{path}: 'indices' has shape {arrays['indices'].shape}, expected (entries, modes)")
     return arrays
+
+
+def read_archive(path: Path) -> dict[str, NDArray[Any]]:
+    """All arrays of an archive. Memory is taken for what is there, not for what a header promises."""
+    try:
+        with path.open("rb") as start:
+            if start.read(len(_NPY)) == _NPY:
+                raise DataError(f"{path} holds a single array, not an archive with 'indices' and 'values'")
+        with zipfile.ZipFile(path) as archive:
+            members = [member for member in archive.infolist() if member.filename.endswith(".npy")]
+            check_unpacked(path, sum(member.file_size for member in members))
+            arrays = {}
+            for member in members:
+                name = member.filename.removesuffix(".npy")
+                if name in arrays:
+                    raise DataError(f"{path} has two arrays '{name}'")
+                with archive.open(member) as file:
+                    arrays[name] = _read_array(file)
+    except DataError:
+        raise
+    except _BROKEN as error:
+        raise DataError(f"{path} cannot be read as a NumPy archive ({_first_line(error)})") from None
+    return arrays
+
+
+def _read_array(file: IO[bytes]) -> NDArray[Any]:
+    """One array, without pickles; NumPy's own reader takes memory for the shape before it looks at the data."""
+    version = np.lib.format.read_magic(file)
+    headers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    if version not in headers:
+        raise ValueError(f"version {version} of the format is for structured arrays only")
+    shape, fortran, dtype = headers[version](file)
+    if dtype.hasobject:
+        raise ValueError("pickle")
+    data = file.read()
+    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != len(data):
+        raise ValueError(f"{len(data):,} bytes for an array of shape {shape} and type {dtype}")
+    flat = np.frombuffer(data, dtype=dtype) if data else np.empty(0, dtype=dtype)
+    return flat.reshape(shape, order="F" if fortran else "C")
 
 
 def write_npz(tensor: SparseTensor, path: Path) -> None:
@@ -99,7 +139,12 @@ def texts_of(arrays: dict[str, NDArray[Any]], key: str) -> tuple[str, ...] | Non
     if key not in arrays:
         return None
     stored = arrays[key].ravel()
-    return tuple(str(text) for text in (np.char.decode(stored, "utf-8") if stored.dtype.kind == "S" else stored))
+    try:
+        texts = tuple(str(text) for text in (np.char.decode(stored, "utf-8") if stored.dtype.kind == "S" else stored))
+        "".join(texts).encode()
+    except (ValueError, SystemError):  # numbers that are no characters, halves of characters
+        raise DataError(f"'{key}' holds text that is not Unicode") from None
+    return texts
 
 
 def _first_line(error: Exception) -> str:

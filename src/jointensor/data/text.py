@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,13 +12,18 @@ from typing import IO, TYPE_CHECKING
 
 import polars as pl
 
+from jointensor.data.reading import unpack_gzip
 from jointensor.errors import DataError
 
 if TYPE_CHECKING:
     from jointensor.data.tables import TableSpec
 
 _GZIP = b"\x1f\x8b"
+_PACKED = (_GZIP, b"x\x01", b"x\x9c", b"x\xda", b"\x28\xb5\x2f\xfd")
+"""What polars would unpack by itself, however large it becomes: gzip, zlib and zstd."""
 _TAIL = 1 << 16
+_SNIFFED = 1 << 12
+"""Characters that are enough to guess a separator; the guess takes long for long lines."""
 
 
 def read_text(path: Path, spec: TableSpec | None = None) -> pl.DataFrame:
@@ -26,9 +32,10 @@ def read_text(path: Path, spec: TableSpec | None = None) -> pl.DataFrame:
     separator = (spec.separator if spec is not None else None) or guess_separator(path, line)
     header = spec is None or spec.header
     try:
-        frame = pl.read_csv(path, separator=separator, has_header=header, infer_schema=False, glob=False)
-    except pl.exceptions.PolarsError as error:
-        reason = _wrong_line(path, separator) or str(error).strip().splitlines()[0]
+        source = io.BytesIO(unpack_gzip(path)) if _is_gzip(path) else path
+        frame = pl.read_csv(source, separator=separator, has_header=header, infer_schema=False, glob=False)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        reason = _wrong_line(path, separator) or (str(error).strip().splitlines() or ["polars gives up"])[0]
         raise DataError(f"{path} cannot be read as a table: {reason}") from None
     frame = _without_blank_end(frame)
     _refuse_cut_line(path, separator, frame)
@@ -54,6 +61,8 @@ def first_line(path: Path) -> str:
             block = file.read(_TAIL)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be unpacked: {error} (is the file cut off?)") from None
+    if block.startswith(_PACKED):
+        raise DataError(f"{path} is packed (twice, or not by gzip); unpack it first")
     if b"\0" in block:
         raise DataError(f"{path} is not text: it holds zero bytes (if it is an archive, unpack it first)")
     line, end, _ = block.removeprefix(b"\xef\xbb\xbf").partition(b"\n")
@@ -70,24 +79,26 @@ def guess_separator(path: Path, line: str) -> str:
     if usual is not None and usual in line:  # a .csv may well be separated by semicolons
         return usual
     try:
-        return csv.Sniffer().sniff(line, delimiters="\t,;|").delimiter
+        return csv.Sniffer().sniff(line[:_SNIFFED], delimiters="\t,;|").delimiter
     except csv.Error:
         return ","
 
 
 def fields_of(line: str, separator: str) -> list[str]:
     """The fields of one line."""
-    return next(csv.reader([line], delimiter=separator), [])
+    try:
+        return next(csv.reader([line], delimiter=separator), [])
+    except csv.Error:  # a line end of another kind, a field without an end
+        return [line]
 
 
 def _open(path: Path) -> IO[bytes]:
-    file = path.open("rb")
-    packed = file.read(2) == _GZIP
-    file.seek(0)
-    if not packed:
-        return file
-    file.close()
-    return gzip.open(path)  # type: ignore[return-value]
+    return gzip.open(path) if _is_gzip(path) else path.open("rb")  # type: ignore[return-value]
+
+
+def _is_gzip(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) == _GZIP
 
 
 def _wrong_line(path: Path, separator: str) -> str | None:

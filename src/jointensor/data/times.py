@@ -112,7 +112,7 @@ def _candidates(column: pl.Series) -> list[str]:
 
 def _unix_unit(numbers: pl.Series) -> str:
     size = abs(float(numbers.abs().median() or 0.0))  # type: ignore[arg-type]
-    return next(unit for unit, limit in _UNITS if size < limit)
+    return next((unit for unit, limit in _UNITS if size < limit), _UNITS[-1][0])  # infinite, or no number
 
 
 def _parse(column: pl.Series, format_: str) -> pl.Series | None:

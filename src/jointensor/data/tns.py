@@ -10,7 +10,6 @@ from __future__ import annotations
 import gzip
 import io
 import re
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,15 @@ import polars as pl
 from numpy.typing import NDArray
 
 from jointensor.data.modes import Mode, guess_order
+from jointensor.data.reading import unpack_gzip
 from jointensor.data.sparse import SparseTensor
 from jointensor.errors import DataError
 
 _SLASH = "%2F"
 """Stands for a slash of a mode's name in the name of its ``.map`` file."""
+
+_BEGINNINGS = tuple(bytes([byte]) for byte in b"0123456789#+-.")
+"""First bytes of text; polars would unpack what begins like a packed file, however large it becomes."""
 
 
 def read_tns(path: Path) -> SparseTensor:
@@ -72,13 +75,7 @@ def _refuse_line_ends(tensor: SparseTensor) -> None:
 
 
 def _read_bytes(path: Path) -> bytes:
-    data = path.read_bytes()
-    if path.suffix != ".gz":
-        return data
-    try:
-        return gzip.decompress(data)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} cannot be unpacked: {error} (is the file cut off?)") from None
+    return unpack_gzip(path) if path.suffix == ".gz" else path.read_bytes()
 
 
 def _read_numbers(path: Path) -> NDArray[np.float64]:
@@ -89,8 +86,8 @@ def _read_numbers(path: Path) -> NDArray[np.float64]:
         raise DataError(f"{path} has no entries")
     fields = len(first[1].split())
     # FROSTT's own files have single blanks: read those at full speed, anything else after tidying
-    table = _parse(data, fields) if _single_blanks(first[1]) else None
-    table = _parse(_tidy(data), fields) if table is None else table
+    table = _parse(data, fields) if _single_blanks(first[1]) and data[:1] in _BEGINNINGS else None
+    table = _parse(tidy, fields) if table is None and (tidy := _tidy(data))[:1] in _BEGINNINGS else table
     return _read_slowly(path, data) if table is None else table.to_numpy()
 
 
@@ -100,7 +97,7 @@ def _parse(data: bytes, fields: int) -> pl.DataFrame | None:
     options: dict[str, Any] = {"separator": " ", "has_header": False, "comment_prefix": "#", "quote_char": None}
     try:
         table = pl.read_csv(io.BytesIO(data), schema=schema, **options)
-    except pl.exceptions.PolarsError:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
         return None
     return None if table.null_count().sum_horizontal()[0] else table
 
@@ -163,7 +160,7 @@ def _read_maps(path: Path, n_modes: int) -> dict[int, tuple[str, tuple[str, ...]
     for pattern in (r"mode-(\d+)-(.+?)\.map(\.gz)?$", stem + r"[._-]mode-(\d+)-(.+?)\.map(\.gz)?$"):
         for file in sorted(path.parent.iterdir()):
             match = re.match(pattern, file.name)
-            if match and 1 <= int(match[1]) <= n_modes:
+            if match and 1 <= int(match[1]) <= n_modes and file.is_file():
                 text = _read_bytes(file).decode("utf-8", errors="replace")
                 labels = text.removesuffix("\n").split("\n")
                 found[int(match[1]) - 1] = match[2].replace(_SLASH, "/"), tuple(x.removesuffix("\r") for x in labels)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from jointensor.data.reading import check_unpacked, unpack_gzip
 from jointensor.errors import DataError
 
 _BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError, RuntimeError)
@@ -26,15 +27,16 @@ def check_whole_archive(path: Path) -> None:
     with _complaining(path):
         if name.endswith(".zip"):
             with zipfile.ZipFile(path) as archive:
+                check_unpacked(path, sum(member.file_size for member in archive.infolist()))
                 wrong = archive.testzip()
             if wrong is not None:
                 raise DataError(f"{path} is damaged at '{wrong}'")
         elif name.endswith(".gz"):
             with gzip.open(path) as packed:
-                _read_through(packed)
+                _read_through(path, packed)
         elif name.endswith(".bz2"):
             with bz2.open(path) as packed:
-                _read_through(packed)
+                _read_through(path, packed)
 
 
 @contextmanager
@@ -49,18 +51,21 @@ def open_member(path: Path, member: str) -> Iterator[IO[bytes]]:
     name = path.name.lower()
     with _complaining(path):
         if name.endswith(".zip"):
-            with zipfile.ZipFile(path) as archive, archive.open(_find(path, archive.namelist(), member)) as file:
-                yield file
+            with zipfile.ZipFile(path) as archive:
+                name = _find(path, archive.namelist(), member)
+                check_unpacked(path, archive.getinfo(name).file_size)
+                with archive.open(name) as file:
+                    yield file
         elif ".tar" in name:
             with tarfile.open(path) as tar:
-                found = tar.extractfile(_find(path, tar.getnames(), member))
+                inside = tar.getmember(_find(path, _names(path, tar), member))
+                found = tar.extractfile(inside) if inside.isreg() else None  # links are not followed
                 if found is None:
                     raise DataError(f"{path}: '{member}' is not a plain file")
                 with found:
                     yield found
         elif name.endswith(".gz"):
-            with gzip.open(path) as unpacked:
-                yield io.BufferedReader(unpacked)
+            yield io.BytesIO(unpack_gzip(path))
         else:
             with path.open("rb") as plain:
                 yield plain
@@ -81,9 +86,21 @@ def _leads_out(name: str) -> bool:
     return ".." in parts or parts[0] == "" or parts[0].endswith(":")
 
 
-def _read_through(file: IO[bytes] | gzip.GzipFile | bz2.BZ2File) -> None:
-    while file.read(BLOCK):
-        pass
+def _names(path: Path, tar: tarfile.TarFile) -> list[str]:
+    """Names in the order they come, as long as there is not too much between them."""
+    names, size = [], 0
+    for member in tar:
+        names.append(member.name)
+        size += member.size
+        check_unpacked(path, size)
+    return names
+
+
+def _read_through(path: Path, file: IO[bytes] | gzip.GzipFile | bz2.BZ2File) -> None:
+    size = 0
+    while block := file.read(BLOCK):
+        size += len(block)
+        check_unpacked(path, size)
 
 
 @contextmanager

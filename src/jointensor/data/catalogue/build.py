@@ -17,7 +17,7 @@ from jointensor.data.catalogue.archives import open_member
 from jointensor.data.catalogue.recipes import Recipe
 from jointensor.data.files import file_kind, read_tensor, with_orders
 from jointensor.data.modes import Mode
-from jointensor.data.npz import texts_of
+from jointensor.data.npz import read_archive, texts_of
 from jointensor.data.sparse import SparseTensor, cell_keys
 from jointensor.data.tables import TableSpec
 from jointensor.errors import DataError
@@ -56,11 +56,7 @@ def read_stand_in(path: Path) -> SparseTensor:
     beside = path.with_name(f"{path.stem}_labels.npz")
     if file_kind(path) != "npz" or not beside.is_file():
         return tensor
-    try:
-        with np.load(beside, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{beside} cannot be read as labels: {error}") from None
+    arrays = read_archive(beside)
     modes = list(tensor.modes)
     for key in arrays:
         labels = texts_of(arrays, key) or ()
