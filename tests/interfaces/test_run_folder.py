@@ -4,6 +4,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -157,6 +158,30 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(table, tmp_path, limit):
     assert done.stderr.count("\n") == 1
     assert not out.exists()
     assert [path.name for path in tmp_path.iterdir()] == ["ratings.csv"]
+
+
+@pytest.mark.parametrize("rank", ["2/3", "auto"])
+def test_a_report_that_fails_does_not_cost_the_fit(cli, table, tmp_path, rank):
+    """A folder lies where the page should go; it is made as soon as the run's folder is there."""
+    out = tmp_path / "run"
+    stop = threading.Event()
+
+    def in_the_way():
+        while not stop.is_set() and not (out / "config.json").exists():
+            time.sleep(0.001)
+        (out / "report.html").mkdir()
+
+    other = threading.Thread(target=in_the_way)
+    other.start()
+    try:
+        code, _, _ = cli(
+            "fit", table, *MODES, "--rank", rank, "--budget", "5", "--out", out, *(QUICK if rank != "auto" else ())
+        )
+    finally:
+        stop.set()
+        other.join()
+    assert code == 1
+    assert load_run(out).predictor.predict(np.zeros((1, 3), dtype=int)).shape == (1,)
 
 
 def test_the_report_is_one_page_without_outside_files_and_escapes_labels(fitted):

@@ -50,8 +50,9 @@ LOOKED_AT = 10
 DEFAULT_ROUNDS = 100
 """Trees where there are no validation entries to count them by."""
 
-MOST, CHECKED, SAMPLE = 1_000_000, 200_000, 200_000
-"""Entries that trees are grown from, are stopped by, and that bins are made for; means and counts are those of all."""
+MOST, MOST_THERE, CHECKED, SAMPLE = 1_000_000, 4_000_000, 200_000, 200_000
+"""Entries that trees are grown from on the CPU and on a GPU, are stopped by, and that bins are made for; means and
+counts are those of all."""
 
 TAIL = 40
 """Bins that are kept for the ends of a column: squared errors are made by few, large values."""
@@ -152,12 +153,13 @@ def fit_trees(
     count, member = groups_of(train, groups)
     part = generator.integers(PARTS, size=count)[member]
     encoders, own = _encode(train, part)
-    chosen, valid = _some(len(train), MOST, generator), valid.take(_some(len(valid), CHECKED, generator))
+    on_gpu = device is not None and device.type == "cuda" and find_spec("triton") is not None
+    chosen = _some(len(train), MOST_THERE if on_gpu else MOST, generator)
+    valid = valid.take(_some(len(valid), CHECKED, generator))
     columns = [column[chosen] for column in own + _positions(train.indices)]
     edges = np.stack(in_threads(edges_of, columns))  # (columns, BINS - 1)
     bins, checked = binned(columns, edges), binned(columns_of(encoders, valid.indices), edges)
     mean = float(train.values.mean(dtype=np.float64))
-    on_gpu = device is not None and device.type == "cuda" and find_spec("triton") is not None
     plan = Plan(ROUNDS if len(valid) else rounds, RATE if on_gpu or len(train) <= MANY else FAST, end)
     grow = partial(_grow_there, device=device) if on_gpu else _grow
     nodes, values = grow(bins, train.values[chosen] - mean, checked, valid.values - mean, plan)

@@ -69,8 +69,10 @@ def fill_auto(
         | {"notes": [*reading.notes, found.reason], "files": checksums}
     )
     judged = found.predictor, test
-    write_json(path / METRICS, metrics)  # before the report: a page that fails must not cost a search
-    write_run_report(path, metrics, [], reading.tensor, found.predictor, judged, calibrated=False)
+    try:
+        write_run_report(path, metrics, [], reading.tensor, found.predictor, judged, calibrated=False)
+    finally:  # last of all files; and a page that fails must not cost a search
+        write_json(path / METRICS, metrics)
     return metrics
 
 

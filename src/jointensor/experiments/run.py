@@ -157,8 +157,10 @@ def _fill(path: Path, config: RunConfig, listener: Listener) -> dict[str, Any]:
         | {"notes": [*reading.notes, *fitted.notes, *notes], "files": checksums}
     )
     held = test if len(test[1]) else (parts.valid.indices, parts.valid.values)
-    write_json(path / METRICS, metrics)  # before the report: a page that fails must not cost a fit
-    write_run_report(path, metrics, fitted.history, tensor, predictor, (judged, held), calibrated=True)
+    try:
+        write_run_report(path, metrics, fitted.history, tensor, predictor, (judged, held), calibrated=True)
+    finally:  # last of all files; and a page that fails must not cost a fit
+        write_json(path / METRICS, metrics)
     return metrics
 
 
