@@ -349,7 +349,8 @@ def test_noise_is_left_alone(seed):
 def test_an_answer_is_written_and_read_unchanged(tmp_path):
     tensor = tensor_of(3, 1500, value=wavy)
     trees = fit_trees(*cut(tensor, 1000, 1200))
-    both = Ensemble((Member("trees", 0.5, (trees,)), Member("mean", 0.5, (Mean(2.0),))), (), Mean(0.0), -9.0, 9.0, None)
+    members = Member("trees", 0.5, (trees,)), Member("mean", 0.5, (Mean(2.0),))
+    both = Ensemble(members, (), fit_bias(*cut(tensor, 1000, 1200)), -9.0, 9.0, None)
     cells = np.concatenate([tensor.indices, [[-1, 0, 99], [-1, -1, -1]]])
     for one in (trees, both):
         save_predictor(one, tmp_path / "one")
