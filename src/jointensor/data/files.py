@@ -65,7 +65,7 @@ def read_tensor(path: Path | str, spec: TableSpec | None = None, orders: Mapping
         ``none``, ``ordered`` or ``cyclic`` for modes whose order should not be guessed.
     """
     path = Path(path)
-    _check_file(path)
+    check_file(path)
     kind = file_kind(path)
     if kind in ("npz", "tns"):
         if spec is not None:
@@ -93,7 +93,7 @@ def write_tensor(tensor: SparseTensor, path: Path | str) -> None:
 def read_queries(path: Path | str, modes: tuple[Mode, ...], spec: TableSpec | None, *, values: bool) -> Queries:
     """Entries to predict (or, with ``values``, to judge by) in any readable format."""
     path = Path(path)
-    _check_file(path)
+    check_file(path)
     kind = file_kind(path)
     if kind == "npz":
         arrays = read_arrays(path)
@@ -108,7 +108,7 @@ def read_queries(path: Path | str, modes: tuple[Mode, ...], spec: TableSpec | No
         return Queries(indices, tensor.values if values else None, given=tensor.indices)
     from jointensor.data.tables import encode_frame, query_values  # noqa: PLC0415
 
-    frame = read_table(path, _query_spec(path, spec))
+    frame = read_table(path, query_spec(path, spec))
     try:
         indices = encode_frame(frame, modes, spec)
         return Queries(indices, query_values(frame, spec) if values else None, frame)
@@ -132,7 +132,7 @@ def read_table(path: Path, spec: TableSpec | None = None) -> pl.DataFrame:
 
     from jointensor.data.text import read_text  # noqa: PLC0415
 
-    _check_file(path)
+    check_file(path)
     kind = file_kind(path)
     try:
         if kind == "parquet":
@@ -142,7 +142,7 @@ def read_table(path: Path, spec: TableSpec | None = None) -> pl.DataFrame:
         if kind == "jsonl":
             return pl.read_ndjson(path.read_bytes(), infer_schema_length=None)
         return read_text(path, spec)
-    except (pl.exceptions.PolarsError, OSError, UnicodeError) as error:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, UnicodeError) as error:
         reason = (_wrong_json_line(path) if kind == "jsonl" else None) or str(error).strip() or type(error).__name__
         raise DataError(f"{path} cannot be read as a table: {reason.splitlines()[0]}") from None
 
@@ -160,7 +160,8 @@ def write_table(frame: pl.DataFrame, path: Path) -> None:
         frame.write_csv(path, separator="\t" if path.suffix == ".tsv" else ",")
 
 
-def _check_file(path: Path) -> None:
+def check_file(path: Path) -> None:
+    """Refuse a path that holds nothing to read."""
     if not path.exists():
         raise DataError(f"there is no file {path}")
     if path.is_dir():
@@ -190,7 +191,7 @@ def _read_table_tensor(path: Path, spec: TableSpec | None) -> Reading:
         raise DataError(f"{path}: {error}") from None
 
 
-def _query_spec(path: Path, spec: TableSpec | None) -> TableSpec | None:
+def query_spec(path: Path, spec: TableSpec | None) -> TableSpec | None:
     """The rules for a table of queries: it may have a header where the source had none."""
     if spec is None or file_kind(path) != "text":
         return spec
@@ -235,6 +236,6 @@ def _wrong_json_line(path: Path) -> str | None:
             try:
                 if line.strip() and not isinstance(json.loads(line), dict):
                     return f"line {number} is not a JSON object"
-            except ValueError:
+            except (ValueError, RecursionError):
                 return f"line {number} is not JSON (is the file cut off?)"
     return None

@@ -161,21 +161,52 @@ def encode_frame(frame: Any, modes: Sequence[Mode], spec: TableSpec | None) -> N
     have a column with the mode's name, holding labels.
     """
     table = to_polars(frame)
-    expressions = {e.name: e for e in spec.modes} if spec is not None else {}
-    indices = np.empty((table.height, len(modes)), dtype=np.int64)
-    for n, mode in enumerate(modes):
-        expression = expressions.get(mode.name, ModeExpression(mode.name, mode.name))
-        if expression.text not in table.columns and not set(expression.columns(table.columns)) <= set(table.columns):
-            if mode.name not in table.columns:
-                needs = ", ".join(f"'{c}'" for c in expression.columns(table.columns))
-                raise DataError(
-                    f"the queries need a column '{mode.name}' with labels, or what it is made from ({needs}); "
-                    f"their columns are {', '.join(table.columns)}"
-                )
-            expression = ModeExpression(mode.name, mode.name)
-        labels = expression.evaluate(table)[0]
-        indices[:, n] = _codes(labels, mode).fill_null(UNSEEN).to_numpy()
-    return indices
+    return Encoder(table.columns, modes, spec).encode(table)[0]
+
+
+class Encoder:
+    """Turns tables that all have the same columns into indices; what depends on columns and modes only is made once.
+
+    Parameters
+    ----------
+    columns
+        Names of the tables' columns.
+    modes
+        The tensor's modes.
+    spec
+        Where the modes came from, if it was a table.
+    """
+
+    def __init__(self, columns: Sequence[str], modes: Sequence[Mode], spec: TableSpec | None) -> None:
+        given = {e.name: e for e in spec.modes} if spec is not None else {}
+        self.modes = tuple(modes)
+        self.expressions = [
+            _readable(given.get(mode.name, ModeExpression(mode.name, mode.name)), mode, columns) for mode in modes
+        ]
+        self._enums = [None if mode.labels is None else pl.Enum(mode.labels) for mode in modes]
+
+    def encode(self, table: pl.DataFrame) -> tuple[NDArray[np.int64], list[ModeExpression]]:
+        """Indices ``(rows, modes)``, -1 where a mode lacks the label, and the expressions as they were resolved."""
+        indices = np.empty((table.height, len(self.modes)), dtype=np.int64)  # (rows, modes)
+        resolved = []
+        for n, (mode, expression, enum) in enumerate(zip(self.modes, self.expressions, self._enums, strict=True)):
+            labels, expression_, _ = expression.evaluate(table)
+            indices[:, n] = _numbered(labels, mode) if enum is None else _coded(labels, enum).fill_null(UNSEEN)
+            resolved.append(expression_)
+        return indices, resolved
+
+
+def _readable(expression: ModeExpression, mode: Mode, columns: Sequence[str]) -> ModeExpression:
+    """The mode's expression where a table has the columns it reads, else the column of its labels."""
+    if expression.text in columns or set(expression.columns(columns)) <= set(columns):
+        return expression
+    if mode.name in columns:
+        return ModeExpression(mode.name, mode.name)
+    needs = ", ".join(f"'{c}'" for c in expression.columns(columns))
+    raise DataError(
+        f"the queries need a column '{mode.name}' with labels, or what it is made from ({needs}); "
+        f"their columns are {', '.join(columns)}"
+    )
 
 
 def query_values(frame: pl.DataFrame, spec: TableSpec | None, value: str = "value") -> NDArray[np.float64]:
@@ -227,9 +258,23 @@ def _make_mode(expression: ModeExpression, labels: pl.Series) -> Mode:
 
 
 def _codes(labels: pl.Series, mode: Mode) -> pl.Series:
-    if mode.labels is None:
-        return pl.Series(mode.encode(labels.to_list()))
-    return labels.cast(pl.Enum(mode.labels), strict=False).to_physical().cast(pl.Int64)
+    return pl.Series(_numbered(labels, mode)) if mode.labels is None else _coded(labels, pl.Enum(mode.labels))
+
+
+def _coded(labels: pl.Series, enum: pl.Enum) -> pl.Series:
+    """Positions of labels; nothing for those that a mode does not have."""
+    return labels.cast(enum, strict=False).to_physical().cast(pl.Int64)
+
+
+def _numbered(labels: pl.Series, mode: Mode) -> NDArray[np.int64]:
+    """Positions in a mode without labels: plain digits at once, what else may be a number (``1e3``) one by one."""
+    digits = labels.cast(pl.String).str.extract("^([0-9]{1,15})$").cast(pl.Int64)
+    numbers = digits.fill_null(UNSEEN).to_numpy()  # (rows,)
+    codes = np.where(numbers < mode.size, numbers, UNSEEN)
+    odd = numbers == UNSEEN
+    if odd.any():
+        codes[odd] = mode.encode(labels.filter(pl.Series(odd)).to_list())
+    return codes
 
 
 def _merge(cells: pl.DataFrame, rule: str, modes: Sequence[Mode]) -> pl.DataFrame:

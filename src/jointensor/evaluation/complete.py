@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import polars as pl
@@ -12,11 +13,10 @@ from numpy.typing import NDArray
 
 from jointensor.data.expressions import as_numbers_where_possible, quote_names
 from jointensor.data.modes import Mode
-from jointensor.data.sparse import SparseTensor, cell_keys
+from jointensor.data.sparse import SparseTensor
 from jointensor.data.tables import labels_frame
 from jointensor.errors import ConfigError, DataError
-from jointensor.training.ensemble import Ensemble
-from jointensor.training.predictor import CHUNK, Predictor
+from jointensor.training.predictor import CHUNK
 
 
 @dataclass(frozen=True)
@@ -33,15 +33,25 @@ class Selection:
 
     def count(self) -> int:
         """Number of cells, conditions over several modes included."""
-        return sum(len(chunk) for chunk in self) if self.conditions else self.cells()
+        return sum(len(numbers) for numbers, _ in self) if self.conditions else self.cells()
 
-    def __iter__(self) -> Iterator[NDArray[np.int64]]:
+    def __iter__(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """Chunks of cells in order: their numbers in the product, ``(cells,)``, and indices, ``(cells, modes)``."""
         sizes = tuple(len(p) for p in self.positions)
         for start in range(0, self.cells(), CHUNK):
-            flat = np.arange(start, min(start + CHUNK, self.cells()))
-            places = np.unravel_index(flat, sizes)
-            indices = np.stack([p[k] for p, k in zip(self.positions, places, strict=True)], axis=1)
-            yield indices[self._kept(indices)] if self.conditions else indices
+            numbers = np.arange(start, min(start + CHUNK, self.cells()))  # (cells,)
+            places = np.unravel_index(numbers, sizes)
+            indices = np.stack([p[k] for p, k in zip(self.positions, places, strict=True)], axis=1)  # (cells, modes)
+            kept = self._kept(indices) if self.conditions else slice(None)
+            yield numbers[kept], indices[kept]
+
+    def within(self, indices: NDArray[np.integer]) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+        """Which entries lie in the product, and their numbers there."""
+        inside = np.arange(len(indices))
+        for n, positions in enumerate(self.positions):
+            inside = inside[np.isin(indices[inside, n], positions)]
+        places = [np.searchsorted(p, indices[inside, n]) for n, p in enumerate(self.positions)]  # positions ascend
+        return inside, np.ravel_multi_index(tuple(places), tuple(len(p) for p in self.positions)).astype(np.int64)
 
     def _kept(self, indices: NDArray[np.int64]) -> NDArray[np.bool_]:
         frame = labels_frame(self.modes, indices)
@@ -72,67 +82,67 @@ def select(modes: tuple[Mode, ...], where: str | None) -> Selection:
     return selection
 
 
-def fill_in(predictor: Predictor | Ensemble, selection: Selection, observed: SparseTensor | None) -> pl.DataFrame:
-    """All selected cells: labels, ``value`` (observed where known, else predicted), ``prediction``, ``observed``."""
-    known = Observed(observed)
-    frames = []
-    for indices in selection:
+class Answering(Protocol):
+    """What answers for cells."""
+
+    def predict(self, indices: NDArray[np.integer]) -> NDArray[np.float32]:
+        """One number per cell."""
+
+    def unseen(self, indices: NDArray[np.integer]) -> NDArray[np.bool_]:
+        """Which cells have a label that no training entry had."""
+
+
+class Observed:
+    """Which cells of a selection were observed, and their values; keeps nothing of the other entries."""
+
+    def __init__(self, tensor: SparseTensor | None, selection: Selection) -> None:
+        self.numbers, self.values = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
+        if tensor is not None:
+            inside, numbers = selection.within(tensor.indices)
+            order = np.argsort(numbers)
+            self.numbers, self.values = numbers[order], tensor.values[inside[order]]
+
+    def find(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Values of cells by their numbers in the selection, and whether they are known."""
+        values, found = np.zeros(len(numbers), dtype=np.float32), np.zeros(len(numbers), dtype=np.bool_)
+        if len(self.numbers):
+            rows = np.minimum(np.searchsorted(self.numbers, numbers), len(self.numbers) - 1)
+            found = self.numbers[rows] == numbers
+            values[found] = self.values[rows[found]]
+        return values, found
+
+
+def fill_in(predictor: Answering, selection: Selection, observed: Observed) -> Iterator[pl.DataFrame]:
+    """All selected cells, a chunk at a time: labels, ``value`` (observed where known, else predicted), ``prediction``,
+    ``observed``, ``unseen``.
+    """
+    for numbers, indices in selection:
         predicted = predictor.predict(indices)
-        values, seen = known.find(indices)
+        values, seen = observed.find(numbers)
         columns = {
             "value": np.where(seen, values, predicted),
             "prediction": predicted,
             "observed": seen,
             "unseen": predictor.unseen(indices),
         }
-        frames.append(
-            labels_frame(selection.modes, indices).with_columns(**{k: pl.Series(v) for k, v in columns.items()})
-        )
-    return pl.concat(frames)
+        yield labels_frame(selection.modes, indices).with_columns(**{k: pl.Series(v) for k, v in columns.items()})
 
 
-def fill_in_top(
-    predictor: Predictor | Ensemble, selection: Selection, observed: SparseTensor | None, count: int
-) -> pl.DataFrame:
+def fill_in_top(predictor: Answering, selection: Selection, observed: Observed, count: int) -> pl.DataFrame:
     """The ``count`` missing cells with the largest predictions, largest first."""
-    known = Observed(observed)
-    best = np.empty((0, len(selection.modes)), dtype=np.int64)
-    figures = np.empty(0, dtype=np.float32)
-    for chunk in selection:
-        missing = chunk[~known.find(chunk)[1]]
-        best = np.concatenate([best, missing])
-        figures = np.concatenate([figures, predictor.predict(missing)])
+    best = np.empty((0, len(selection.modes)), dtype=np.int64)  # (cells, modes)
+    figures = np.empty(0, dtype=np.float32)  # (cells,), falling
+    for numbers, indices in selection:
+        missing = indices[~observed.find(numbers)[1]]
+        predicted = predictor.predict(missing)
+        if len(figures) == count:  # of equals, those that came first stay
+            larger = ~(predicted <= figures[-1])
+            missing, predicted = missing[larger], predicted[larger]
+        figures, best = np.concatenate([figures, predicted]), np.concatenate([best, missing])
         order = np.argsort(-figures, kind="stable")[:count]
         best, figures = best[order], figures[order]
     unseen = pl.Series(predictor.unseen(best)) if len(best) else pl.Series([], dtype=pl.Boolean)
     return labels_frame(selection.modes, best).with_columns(prediction=pl.Series(figures), unseen=unseen)
-
-
-class Observed:
-    """Looks up which cells were observed, and their values."""
-
-    def __init__(self, tensor: SparseTensor | None) -> None:
-        self.tensor = tensor
-
-    def find(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """Values and whether they are known."""
-        if self.tensor is None or not len(indices):
-            return np.zeros(len(indices), dtype=np.float32), np.zeros(len(indices), dtype=np.bool_)
-        # only what is near the cells asked for; numbered together, since cell numbers may differ between calls
-        near = np.flatnonzero(np.all(self._between(indices.min(axis=0), indices.max(axis=0)), axis=1))
-        keys = cell_keys(np.concatenate([self.tensor.indices[near], indices]), self.tensor.shape)
-        known, asked = keys[: len(near)], keys[len(near) :]
-        order = np.argsort(known)
-        rows = np.searchsorted(known[order], asked)
-        found = rows < len(near)
-        found[found] = known[order][rows[found]] == asked[found]
-        values = np.zeros(len(indices), dtype=np.float32)
-        values[found] = self.tensor.values[near][order][rows[found]]
-        return values, found
-
-    def _between(self, low: NDArray[np.int64], high: NDArray[np.int64]) -> NDArray[np.bool_]:
-        assert self.tensor is not None
-        return (self.tensor.indices >= low) & (self.tensor.indices <= high)
 
 
 def _parse(where: str, modes: tuple[Mode, ...]) -> pl.Expr:

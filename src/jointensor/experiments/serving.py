@@ -1,0 +1,114 @@
+"""A predictor made ready for very many questions: the same answers, bit for bit, sooner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from jointensor.baselines.tables import Table, Tables
+from jointensor.training.calibration import Calibration
+from jointensor.training.ensemble import Ensemble
+from jointensor.training.predictor import Predictor, interval_of
+
+BATCH = 1 << 12
+"""Entries that go through a model at a time: what a layer makes of them stays in the cache of a core."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What is said of some entries, ``(entries,)`` each; made to be asked again for intervals."""
+
+    predicted: NDArray[np.float32]
+    never_seen: NDArray[np.bool_]
+    calibration: Calibration | None
+
+    def predict(self, _: NDArray[np.integer]) -> NDArray[np.float32]:
+        """The predictions that are there."""
+        return self.predicted
+
+    def unseen(self, _: NDArray[np.integer]) -> NDArray[np.bool_]:
+        """Which entries have a label that no training entry had."""
+        return self.never_seen
+
+
+class Serving:
+    """Answers like the predictor that it is given, in small batches on all of torch's threads."""
+
+    def __init__(self, predictor: Predictor | Ensemble) -> None:
+        self.predictor = replace(predictor, fallback=_indexed(predictor.fallback))
+
+    def unseen(self, indices: NDArray[np.integer]) -> NDArray[np.bool_]:
+        """Which entries have a label that no training entry had (or that is unknown: -1)."""
+        return self.predictor.unseen(indices)
+
+    def predict(self, indices: NDArray[np.integer]) -> NDArray[np.float32]:
+        """One number per entry, ``(entries, modes)`` → ``(entries,)``."""
+        return self.answer(indices).predicted
+
+    def answer(self, indices: NDArray[np.integer]) -> Answers:
+        """Predictions, and which entries have a label that was never seen."""
+        unseen = self.unseen(indices)
+        predictor = self.predictor
+        if isinstance(predictor, Ensemble) or next(predictor.model.parameters()).device.type != "cpu":
+            return Answers(predictor.predict(indices), unseen, predictor.calibration)
+        predicted = np.empty(len(indices), dtype=np.float32)  # (entries,)
+        predicted[unseen] = predictor.predict(indices[unseen])
+        predicted[~unseen] = _in_batches(predictor, indices[~unseen])
+        return Answers(predicted, unseen, predictor.calibration)
+
+    def interval(self, indices: NDArray[np.integer], answers: Answers, level: float) -> NDArray[np.float32]:
+        """Lower and upper ends of entries that were answered, ``(entries, 2)``."""
+        ends = interval_of(answers, indices, level)
+        predictor = self.predictor
+        return np.clip(ends, predictor.low, predictor.high) if isinstance(predictor, Ensemble) else ends
+
+
+def _in_batches(predictor: Predictor, indices: NDArray[np.integer]) -> NDArray[np.float32]:
+    # The last batch takes the rest along: rows at the end of a very small product of matrices are rounded differently.
+    starts = list(range(0, max(len(indices) - BATCH, 0) + 1, BATCH))
+    batches = [indices[a:b] for a, b in zip(starts, (*starts[1:], len(indices)), strict=True)]
+    with _one_thread_per_call() as threads:
+        if threads == 1:  # threads that come and go leave memory behind
+            return np.concatenate([predictor.predict(batch) for batch in batches])
+        with ThreadPoolExecutor(threads) as pool:
+            return np.concatenate(list(pool.map(predictor.predict, batches)))
+
+
+@contextmanager
+def _one_thread_per_call() -> Iterator[int]:
+    """How many calls to make at once, each of which keeps to its thread: small batches are not worth sharing."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield threads
+    finally:
+        torch.set_num_threads(threads)
+
+
+@dataclass(frozen=True)
+class _IndexedTable(Table):
+    """A table over one mode that knows the row of every label, instead of searching for it."""
+
+    rows: NDArray[np.int32]
+    """``(labels + 1,)``; the last one is for labels that the mode does not have."""
+
+    def find(self, indices: NDArray[np.integer]) -> NDArray[np.int32]:
+        """Row of each entry's label; the last row where it was never observed."""
+        labels = indices[:, self.modes[0]]  # (entries,)
+        return self.rows[np.where((labels < 0) | (labels >= self.sizes[0]), self.sizes[0], labels)]
+
+
+def _indexed(tables: Tables) -> Tables:
+    return replace(tables, tables=tuple(_with_rows(one) if len(one.modes) == 1 else one for one in tables.tables))
+
+
+def _with_rows(table: Table) -> Table:
+    rows = np.full(table.sizes[0] + 1, len(table.keys), dtype=np.int32)  # (labels + 1,)
+    rows[table.keys] = np.arange(len(table.keys))
+    return _IndexedTable(table.modes, table.sizes, table.keys, table.effects, rows)
