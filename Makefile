@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check fmt docs bench bench-gpu identifiability clean
+.PHONY: help setup demo test test-all check fmt docs bench bench-gpu fuzz identifiability clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk 'BEGIN {FS = ":.*## "} {printf "  make %-16s %s\n", $$1, $$2}'
@@ -47,6 +47,10 @@ bench: $(READY) ## ratios against other packages and hand-written PyTorch, on tw
 
 bench-gpu: $(READY) ## seconds per pass on an NVIDIA GPU, beside hand-written PyTorch and the memory's limit
 	$(BIN)/python benchmarks/gpu.py
+
+fuzz: $(READY) ## hostile files, 200,000 for each reader, and how much of the parsers they reach; an hour
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check coverage
+	$(BIN)/python -m tests.fuzz.run
 
 identifiability: $(READY) ## the paper's identifiability experiment, ten seeds
 	$(BIN)/python -m jointensor.experiments.identifiability --seeds 10

@@ -30,8 +30,10 @@ _QUERY_WORD = re.compile(r"\b(SELECT|FROM|TABLE|VALUES|WITH)\b")
 """How a query begins; behind a comment it may begin anywhere."""
 _PADS = re.compile(r"\b[LR]PAD\b(?!\s*\([^(),]*,\s*\d{1,3}\s*[,)])")
 """Padding to anything but a plain number below 1,000, which would take any amount of memory."""
-MOST_REPLACED = 4
-"""REPLACEs in an expression: within each other they make text longer by a power."""
+MOST_REPEATED = 4
+"""REPLACEs and BETWEENs in an expression: within each other they make text, or the expression, longer by a power."""
+DEEPEST = 8
+"""Brackets within brackets: the time to parse what is within them doubles with each."""
 
 
 @dataclass(frozen=True)
@@ -153,12 +155,24 @@ def parse_sql(text: str, names: Iterable[str]) -> pl.Expr:
     hidden = "--" in text or "/*" in text
     if "\0" in text or (_QUERY_WORD if hidden else _QUERY).search(upper):
         raise DataError(f"'{text}' holds a query; write an expression over the columns of the table alone")
-    if _PADS.search(upper) or len(re.findall(r"\bREPLACE\b", upper)) > MOST_REPLACED:
-        raise DataError(f"'{text}': pad to a plain number below 1,000, and write REPLACE at most {MOST_REPLACED} times")
+    repeated = max(upper.count("REPLACE"), upper.count("BETWEEN"))
+    if _PADS.search(upper) or repeated > MOST_REPEATED or _depth(text) > DEEPEST:
+        raise DataError(
+            f"'{text}': pad to a plain number below 1,000, write REPLACE and BETWEEN at most {MOST_REPEATED} times, and "
+            f"at most {DEEPEST} brackets within each other"
+        )
     try:
         return pl.sql_expr(quote_names(text, names))
     except (pl.exceptions.PanicException, OSError) as error:  # polars gives up; a file, though none may be named
         raise DataError(f"'{text}' cannot be read as an expression: {_first_line(error)}") from None
+
+
+def _depth(text: str) -> int:
+    depth = deepest = 0
+    for sign in text:
+        depth += (sign in "([{") - (sign in ")]}")
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def column_of(frame: pl.DataFrame, name: str, what: str) -> pl.Series:

@@ -54,7 +54,9 @@ class Mode:
         if self.size < 1:
             raise DataError(f"mode '{self.name}' has size {self.size}; a mode has at least one label")
         if self.size > np.iinfo(np.int64).max:
-            raise DataError(f"mode '{self.name}' has size {self.size:g}; positions must fit 64 bits")
+            digits = str(self.size)  # too many of them to be a float, maybe
+            size = f"{self.size:g}" if len(digits) < 309 else f"{digits[:9]}… ({len(digits)} digits)"
+            raise DataError(f"mode '{self.name}' has size {size}; positions must fit 64 bits")
         if self.order not in ORDERS:
             raise DataError(f"mode '{self.name}': order '{self.order}' is not one of {', '.join(ORDERS)}")
         if self.labels is not None and len(self.labels) != self.size:

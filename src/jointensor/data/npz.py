@@ -84,6 +84,8 @@ def _read_array(file: IO[bytes]) -> NDArray[Any]:
     shape, fortran, dtype = headers[version](file)
     if dtype.hasobject:
         raise ValueError("pickle")
+    if dtype.kind == "V":
+        raise ValueError("arrays with fields are not understood")
     data = file.read()
     if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != len(data):
         raise ValueError(f"{len(data):,} bytes for an array of shape {shape} and type {dtype}")

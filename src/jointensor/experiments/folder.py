@@ -70,7 +70,8 @@ def _removed_on_failure(path: Path) -> Iterator[None]:
     try:
         yield
     except JointensorError:
-        shutil.rmtree(path, ignore_errors=True)
+        if not (path / METRICS).exists():  # else only the report failed
+            shutil.rmtree(path, ignore_errors=True)
         raise
 
 

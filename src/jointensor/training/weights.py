@@ -25,6 +25,7 @@ from jointensor.errors import JointensorError, RunError
 from jointensor.kernels.numba_trees import BINS
 from jointensor.models.blocks import SharedPairs
 from jointensor.models.joint import JointModel
+from jointensor.registry import parse_spec
 from jointensor.training.calibration import GRID, LEVELS, Calibration
 from jointensor.training.ensemble import Ensemble, Member
 from jointensor.training.local import Local
@@ -110,7 +111,8 @@ def _unpack_joint(config: Config, numbers: Numbers, nonlinear: type[nn.Module] |
         raise RunError(f"'{returned}' is not a model of this version")
     own = _below(numbers, "model.")
     _whole(config["shape"])
-    with _NoLarger(sum(one.numel() for one in own.values())):
+    with _NoLarger(own) as limit:
+        limit.check_options(config["nonlinear"])
         model = JointModel.from_config(config, nonlinear)
         model.load_state_dict(own)
     _check_model(model.eval())
@@ -281,12 +283,21 @@ class _NoLarger(TorchFunctionMode):
     """Refuses to build a model that is larger than the numbers that are there for it."""
 
     MAKERS = (torch.zeros, torch.empty, torch.ones, torch.randn, torch.full)
-    SPARE = 4096
-    """Numbers that a small model may need on top of its own."""
+    SPARE, SPARE_TENSORS, FEW = 4096, 64, 1_000_000
+    """Numbers and tensors that a small model may need on top of its own; an option that means no harm."""
 
-    def __init__(self, numbers: int) -> None:
+    def __init__(self, own: Numbers) -> None:
         super().__init__()
-        self.left = 8 * numbers + self.SPARE  # f is tried on a few rows, blocks make buffers
+        self.numbers = sum(one.numel() for one in own.values())
+        self.left = 8 * self.numbers + self.SPARE  # f is tried on a few rows, blocks make buffers
+        self.tensors_left = 4 * len(own) + self.SPARE_TENSORS
+
+    def check_options(self, nonlinear: Any) -> None:
+        """Refuse options of f that ask for more layers or units than there are numbers."""
+        options = parse_spec(nonlinear)[1] if isinstance(nonlinear, str) else {}
+        _fits(
+            all(not isinstance(one, int) or one <= max(self.numbers, self.FEW) for one in options.values()), "options"
+        )
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -295,7 +306,8 @@ class _NoLarger(TorchFunctionMode):
         if func in self.MAKERS:
             size = args[0] if args and isinstance(args[0], Sequence) else args
             self.left -= max(math.prod(length for length in size if isinstance(length, int)), 1)
-            if self.left < 0:
+            self.tensors_left -= 1
+            if self.left < 0 or self.tensors_left < 0:
                 raise RunError("its configuration is of a larger model than its numbers")
         return func(*args, **(kwargs or {}))
 
