@@ -8,6 +8,7 @@ import pytest
 
 from jointensor import SparseTensor
 from jointensor.data.modes import Mode
+from jointensor.errors import ConfigError
 from jointensor.evaluation import complete
 from jointensor.evaluation.complete import Observed, fill_in, fill_in_top, select
 
@@ -105,3 +106,11 @@ def test_a_slice_of_a_tensor_of_a_million_cubed_is_cheap():
 def test_without_entries_nothing_is_observed():
     selection = select(MODES, None)
     assert not pl.concat(fill_in(Rule(), selection, Observed(None, selection)))["observed"].any()
+
+
+def test_a_condition_reads_no_files(tmp_path):
+    (tmp_path / "secret.csv").write_text("password\nhunter2\n")
+    for text in (f"a IN (SELECT password FROM read_csv('{tmp_path}/secret.csv'))", "a IN (FROM 'secret.csv')"):
+        with pytest.raises(ConfigError) as found:
+            select((Mode("a", 3), Mode("b", 2)), text)
+        assert "password" not in str(found.value).replace(text, "")

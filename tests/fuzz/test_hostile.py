@@ -118,6 +118,18 @@ def test_replacing_again_and_again_is_refused():
         nested(12).evaluate(FRAME)
 
 
+@pytest.mark.parametrize("level", ["CAST(", "')' || CAST(", "'' /* ) */ || CAST(", "`)` || CAST(", "['x', "])
+def test_brackets_that_take_for_ever_to_parse_are_refused(level):
+    with pytest.raises(DataError, match="at most 8 brackets"):
+        parse_sql("n % 7 + " + level * 40, FRAME.columns)
+    assert ModeExpression("m", "UPPER(" * 8 + "a" + ")" * 8).evaluate(FRAME)[0].to_list() == ["X", "Y"]
+
+
+def test_an_expression_that_doubles_itself_is_refused():
+    with pytest.raises(DataError, match="BETWEEN at most 4 times"):
+        ModeExpression("m", "n" + " BETWEEN 1 AND 3" * 40).evaluate(FRAME)
+
+
 def test_expressions_that_are_too_long_are_refused():
     with pytest.raises(DataError, match="at most 1,000"):
         ModeExpression("m", "||".join(["a"] * 1000)).evaluate(FRAME)  # ended the process

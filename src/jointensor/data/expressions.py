@@ -158,8 +158,8 @@ def parse_sql(text: str, names: Iterable[str]) -> pl.Expr:
     repeated = max(upper.count("REPLACE"), upper.count("BETWEEN"))
     if _PADS.search(upper) or repeated > MOST_REPEATED or _depth(text) > DEEPEST:
         raise DataError(
-            f"'{text}': pad to a plain number below 1,000, write REPLACE and BETWEEN at most {MOST_REPEATED} times, and "
-            f"at most {DEEPEST} brackets within each other"
+            f"'{text}': pad to a plain number below 1,000, write REPLACE and BETWEEN at most {MOST_REPEATED} times, "
+            f"and at most {DEEPEST} brackets within each other"
         )
     try:
         return pl.sql_expr(quote_names(text, names))
@@ -168,9 +168,11 @@ def parse_sql(text: str, names: Iterable[str]) -> pl.Expr:
 
 
 def _depth(text: str) -> int:
+    """Brackets within each other; where it is not plain what is quoted, as if none of them closed."""
+    plain = not any(sign in text for sign in ("--", "/*", "\\", "`", "$"))
     depth = deepest = 0
-    for sign in text:
-        depth += (sign in "([{") - (sign in ")]}")
+    for sign in re.sub(r"""'[^']*'|"[^"]*\"""", "", text) if plain else text:
+        depth = max(depth + (sign in "([{") - (plain and sign in ")]}"), 0)
         deepest = max(deepest, depth)
     return deepest
 

@@ -19,7 +19,7 @@ import polars as pl
 from numpy.typing import NDArray
 from polars.io.plugins import register_io_source
 
-from jointensor.data.expressions import ModeExpression, as_numbers_where_possible, quote_names
+from jointensor.data.expressions import ModeExpression, as_numbers_where_possible, parse_sql
 from jointensor.data.files import file_kind, query_spec
 from jointensor.data.modes import Mode
 from jointensor.data.tables import Encoder, TableSpec
@@ -37,6 +37,9 @@ ROW_WISE = {
     "then", "trim", "try_cast", "upper", "when",
 }  # fmt: skip
 """Words of SQL before a bracket that look at one row only; ``AVG(x)`` or ``RANK() OVER (…)`` need the whole table."""
+
+PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", *(b"\x78" + bytes([level]) for level in (0x01, 0x5E, 0x9C, 0xDA)))
+"""How files begin that are packed by gzip, zstd or zlib."""
 
 _QUOTED = re.compile(r"""'(?:[^']|'')*'|"[^"]*\"""")
 
@@ -128,6 +131,9 @@ def _read_in_parts(path: Path, spec: TableSpec | None, rows: int) -> Iterator[pl
 
 def _read_text_in_parts(path: Path, spec: TableSpec | None, rows: int) -> Iterator[pl.DataFrame]:
     """Parts of a text table; blank lines are held back until something follows, since those at the end do not count."""
+    with path.open("rb") as file:
+        if file.read(4).startswith(PACKED):
+            raise NotInParts("polars would unpack any amount of it")
     separator = (spec.separator if spec is not None else None) or guess_separator(path, first_line(path))
     header = spec is None or spec.header
     table = pl.scan_csv(path, separator=separator, has_header=header, infer_schema=False, glob=False)
@@ -197,7 +203,7 @@ def _reckoned(expressions: Iterable[ModeExpression], table: pl.DataFrame) -> lis
         called = re.findall(r"(\w+)\s*\(", _QUOTED.sub(" ", one.text).lower())
         if not ROW_WISE.issuperset(called):
             raise NotInParts(f"{one.text} may look at other rows")
-        found.append(pl.sql_expr(quote_names(one.text, table.columns)))
+        found.append(parse_sql(one.text, table.columns))
     return found
 
 

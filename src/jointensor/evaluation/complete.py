@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from jointensor.data.expressions import as_numbers_where_possible, quote_names
+from jointensor.data.expressions import as_numbers_where_possible, parse_sql
 from jointensor.data.modes import Mode
 from jointensor.data.sparse import SparseTensor
 from jointensor.data.tables import labels_frame
@@ -147,8 +147,8 @@ def fill_in_top(predictor: Answering, selection: Selection, observed: Observed, 
 
 def _parse(where: str, modes: tuple[Mode, ...]) -> pl.Expr:
     try:
-        return pl.sql_expr(quote_names(where, [mode.name for mode in modes]))
-    except pl.exceptions.PolarsError as error:
+        return parse_sql(where, [mode.name for mode in modes])
+    except (DataError, pl.exceptions.PolarsError) as error:
         raise ConfigError(f'--where "{where}" is not a condition: {str(error).splitlines()[0]}') from None
 
 
