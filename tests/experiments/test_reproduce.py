@@ -6,9 +6,11 @@ import xml.etree.ElementTree as ET
 import pytest
 from typer.testing import CliRunner
 
+from jointensor import write_tensor
 from jointensor.cli.app import app
+from jointensor.data.synthetic import make_joint
 from jointensor.errors import ConfigError, DataError
-from jointensor.experiments.reproduce import paper
+from jointensor.experiments.reproduce import paper, study
 from jointensor.experiments.reproduce.claims import claims
 from jointensor.experiments.reproduce.run import EXPERIMENTS, reproduce
 from jointensor.experiments.reproduce.study import Setting, answered
@@ -44,6 +46,16 @@ def test_the_numbers_of_the_paper_are_those_of_its_tables(tmp_path):
     assert set(paper.RMSE) >= {(name, data) for name in paper.SPECS for data in paper.DATASETS}
     for x, ratios in paper.INSIDE.items():
         assert all((paper.inside(x, ratio)[0], data) in paper.RMSE for ratio in ratios for data in paper.DATASETS)
+
+
+def test_large_tensors_may_have_seeds_of_their_own(tmp_path, monkeypatch):
+    for name, entries in (("MovieLens", 30), ("Facebook", 31)):
+        tensor, _ = make_joint((5, 4, 3), (1, 0), observed=entries, seed=0)
+        write_tensor(tensor, tmp_path / f"{name}.npz")
+    monkeypatch.setattr(study, "LARGE", 30)
+    for large, expected in ((None, [3, 3]), (1, [3, 1])):
+        setting = Setting(tmp_path / "out", tmp_path, seeds=3, seeds_large=large)
+        assert [setting._seeds(name) for name in ("MovieLens", "Facebook")] == expected
 
 
 def test_an_answer_needs_every_case():

@@ -120,8 +120,9 @@ class Setting:
     def _seeds(self, dataset: str) -> int:
         if self.quick:
             return 1
-        large = self.seeds_large is not None and len(self.tensor(dataset)) > LARGE
-        return self.seeds_large if large and self.seeds_large else self.seeds
+        if self.seeds_large is not None and len(self.tensor(dataset)) > LARGE:
+            return self.seeds_large
+        return self.seeds
 
     def _generated(self, dataset: str) -> Path:
         path = self.out / "data" / f"{dataset}.npz"
