@@ -7,6 +7,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,28 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
                 os.fsync(file.fileno())
             draft.chmod(0o666 & ~_UMASK)  # some writers leave files that only their owner can read
             draft.replace(path)
+        _flush_folder(path.parent)
     except OSError as error:
         raise RunError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def _flush_folder(folder: Path) -> None:
+    """Let a renaming outlast a loss of power; not every file system can be asked to."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file whole."""
+
+    def write(draft: Path) -> None:
+        draft.write_bytes(data)
+
+    write_whole(path, write)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -6,8 +6,8 @@ its optimum in closed form: no learning rate, and no start that is dead.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -20,6 +20,12 @@ from jointensor.training.company import Seen, solve_company
 
 BATCH = 1 << 19
 """Entries that a block is evaluated on at a time."""
+
+STATE, VALUES = "state/", "values/"
+"""Beginnings of names in what is saved: of tables, and of values of training entries."""
+
+LARGE = 1 << 25
+"""Values of training entries beyond this number are not written to checkpoints but taken from the tables again."""
 
 COLLAPSED = 1e-6
 """A block whose values stay below this share of the values' spread has collapsed to zero."""
@@ -43,13 +49,6 @@ class Pull(NamedTuple):
     """``(I, R)``; zero without one."""
     scale: Tensor | None = None
     """Of every component, ``(R,)``: ridge and prior hold for rows divided by it."""
-
-
-class Saved(NamedTuple):
-    """Where sweeps can go on from."""
-
-    state: dict[str, Tensor]
-    values: dict[str, Tensor]
 
 
 class Als:
@@ -110,15 +109,30 @@ class Als:
             name: evaluate_in_batches(block, self.indices, BATCH).clone() for name, block in self.blocks.items()
         }
 
-    def save(self) -> Saved:
+    def save(self) -> dict[str, Tensor]:
         """Tables and values as they are now."""
-        state = {name: value.detach().clone() for name, value in self.g.state_dict().items()}
-        return Saved(state, {name: value.clone() for name, value in self.values.items()})
+        state = {STATE + name: value.detach().clone() for name, value in self.g.state_dict().items()}
+        return state | {VALUES + name: value.clone() for name, value in self.values.items()}
 
-    def restore(self, saved: Saved) -> None:
-        """Go back to tables and values that were saved."""
-        self.g.load_state_dict(saved.state)
-        self.values = {name: value.clone() for name, value in saved.values.items()}
+    def restore(self, saved: Mapping[str, Tensor]) -> None:
+        """Go back to tables and values that were saved; values that are not there are taken from the tables."""
+        self.g.load_state_dict({name[len(STATE) :]: value for name, value in saved.items() if name.startswith(STATE)})
+        self._set_values({name[len(VALUES) :]: value for name, value in saved.items() if name.startswith(VALUES)})
+
+    def _set_values(self, values: Mapping[str, Tensor]) -> None:
+        if values:
+            self.values = {name: value.to(self.indices.device, copy=True) for name, value in values.items()}
+        else:
+            self.refresh()
+
+    def resumable(self) -> dict[str, Any]:
+        """What sweeps know beside the tables."""
+        few = sum(value.numel() for value in self.values.values()) <= LARGE
+        return {"values": self.values if few else {}}
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self._set_values(state["values"])
 
     def collapsed(self) -> list[str]:
         """Blocks over several modes whose values are all zero: a ridge that is too large, or a start too small."""

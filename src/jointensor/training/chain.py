@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +14,9 @@ from jointensor.models.blocks import SharedPairs
 from jointensor.models.joint import evaluate_in_batches
 from jointensor.models.multilinear import Multilinear
 from jointensor.training.gibbs import Gibbs
+from jointensor.training.journal import StoppedError
 from jointensor.training.state import Entries, Fixed
-from jointensor.training.trainer import BudgetError, DivergedError, Trainer
+from jointensor.training.trainer import DivergedError, Trainer
 
 BATCH = 1 << 19
 """Entries that are evaluated at a time."""
@@ -52,6 +55,25 @@ class Chain:
         self.count = 0
         self.fitted = torch.zeros_like(train.values)
         """Mean of g over the draws, on the training entries."""
+        self.valid = torch.zeros(0)
+        """Mean score of the validation entries over the draws."""
+
+    def resumable(self) -> dict[str, Any]:
+        """Everything but the tables as they are."""
+        names = ("sweeps", "noise", "kept", "means", "count", "fitted", "valid")
+        return {"gibbs": self.gibbs.resumable(), **{name: getattr(self, name) for name in names}}
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        device = self.fitted.device
+        self.gibbs.resume(state["gibbs"])
+        self.sweeps, self.noise, self.count = state["sweeps"], state["noise"], state["count"]
+        self.fitted, self.valid = state["fitted"].to(device), state["valid"].to(device)
+        self.means = {name: value.to(device) for name, value in state["means"].items()}
+        self.kept = {
+            block: [{name: value.to(device) for name, value in one.items()} for one in drawn]
+            for block, drawn in state["kept"].items()
+        }
 
     def sweep(self, targets: Tensor) -> None:
         """Draw everything once, for x − f of the training entries."""
@@ -99,33 +121,41 @@ def sample(trainer: Trainer, fixed: Fixed) -> None:
     """Draw Θ_L with the other half fixed, as often as the recipe says; g ends as the mean of the draws."""
     g, recipe = trainer.model.multilinear, trainer.recipe
     assert g is not None  # there is something to draw
-    chain = Chain(g, trainer.train, trainer.engine)
-    targets = trainer.train.values - fixed.train
-    valid = torch.zeros_like(trainer.valid.values)
+    chain = trainer.journal.watch(Chain(g, trainer.train, trainer.engine))
+    chain.valid = torch.zeros_like(trainer.valid.values)
     wanted = recipe.burn_in + recipe.draws * recipe.thin
     for sweep in range(wanted):
-        begin = time.perf_counter()
-        late = sweep >= recipe.burn_in
-        try:
-            if time.monotonic() > trainer.deadline and sweep:
-                raise BudgetError
-            chain.sweep(targets)
-        except BudgetError:
+        if sweep and trainer.out_of_time():
             break
-        if late:
-            chain.keep(store=(sweep - recipe.burn_in) % recipe.thin == recipe.thin - 1)
-            valid.lerp_(_at_valid(trainer, g, fixed), 1 / chain.count)
-        left = targets - (chain.fitted if late else chain.gibbs.total())
-        figures = [float(left.square().mean()), _error(valid if late else _at_valid(trainer, g, fixed), trainer)]
+        *figures, seconds = trainer.journal.decide(partial(_sweep, trainer, chain, fixed, sweep))
         if not all(figure == figure and abs(figure) < float("inf") for figure in figures if figure is not None):
             raise DivergedError(f"the draws are not finite in sweep {sweep + 1}")
         shown = [None if figure is None else trainer.loss.figure(figure) for figure in figures]
-        trainer.record("draw", shown[0] or 0.0, shown[1], time.perf_counter() - begin, best=late)
-    if not chain.count:  # the time was up before: the last state
+        trainer.record("draw", shown[0] or 0.0, shown[1], seconds, best=sweep >= recipe.burn_in)
+        try:
+            trainer.journal.pause(len(trainer.history))
+        except StoppedError:
+            break
+    count = trainer.journal.decide(lambda: chain.count)
+    if not count:  # the time was up before: the last state
         chain.keep(store=True)
     chain.settle()
     trainer.best_state = trainer.state()
-    trainer.converged = chain.count >= recipe.draws * recipe.thin
+    trainer.converged = count >= recipe.draws * recipe.thin
+
+
+def _sweep(trainer: Trainer, chain: Chain, fixed: Fixed, sweep: int) -> list[Any]:
+    """One sweep, kept where it is late enough; mean squared error of training and validation entries, seconds."""
+    begin, recipe = time.perf_counter(), trainer.recipe
+    late = sweep >= recipe.burn_in
+    targets = trainer.train.values - fixed.train
+    chain.sweep(targets)
+    if late:
+        chain.keep(store=(sweep - recipe.burn_in) % recipe.thin == recipe.thin - 1)
+        chain.valid.lerp_(_at_valid(trainer, chain.g, fixed), 1 / chain.count)
+    left = targets - (chain.fitted if late else chain.gibbs.total())
+    valid = _error(chain.valid if late else _at_valid(trainer, chain.g, fixed), trainer)
+    return [float(left.square().mean()), valid, time.perf_counter() - begin]
 
 
 def _at_valid(trainer: Trainer, g: Multilinear, fixed: Fixed) -> Tensor:

@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 import torch
 
-from jointensor.training.als import Als, Saved
+from jointensor.training.als import VALUES, Als
 from jointensor.training.guess import guess_components
+from jointensor.training.journal import Snapshot
 from jointensor.training.solvers import Exact
 from jointensor.training.state import Fixed
 from jointensor.training.trainer import Trainer
@@ -50,9 +51,9 @@ def make_exact(trainer: Trainer) -> Exact | None:
         trainer.notes.append("the multilinear part is descended, not solved: tucker has no exact step")
         return None
     spread = float(trainer.train.values.std(correction=0)) or 1.0
-    als = Als(
-        g, trainer.train.indices, spread=spread, solver=trainer.engine.solve_rows, systems=trainer.engine.row_systems
-    )
+    engine = trainer.engine
+    als = Als(g, trainer.train.indices, spread=spread, solver=engine.solve_rows, systems=engine.row_systems)
+    trainer.journal.watch(als)
     als.pull = recipe.pull
     als.ridge = trainer.ridge = _middle(recipe.ridges)  # until a warm start chooses
     return Exact(als, trainer.loss, recipe.huber_delta)
@@ -65,13 +66,14 @@ def solve_warm_start(trainer: Trainer, solver: Exact, fixed: Fixed) -> float:
     astray where a larger one does not, so the smaller ones are also tried from the best solution, for as long as that
     helps.
     """
-    start = solver.als.save()
+    start = trainer.save(solver.als)
     ridges = sorted(trainer.recipe.ridges) if len(trainer.valid) else [_middle(trainer.recipe.ridges)]
     sweeps = trainer.recipe.sweeps
     best = _best(_try(trainer, solver, fixed, start, ridge, sweeps, rise=True) for ridge in ridges)
     best = _guessed(trainer, solver, fixed, start, best)
-    solver.als.restore(best.saved)
-    smaller = [] if solver.als.collapsed() else [ridge for ridge in ridges if ridge < best.ridge]  # zero stays zero
+    trainer.restore(solver.als, best.saved)
+    lost = trainer.journal.decide(solver.als.collapsed)
+    smaller = [] if lost else [ridge for ridge in ridges if ridge < best.ridge]  # zero stays zero
     for ridge in reversed(smaller):
         again = _try(trainer, solver, fixed, best.saved, ridge, sweeps, rise=False)
         if not again.figure < best.figure:
@@ -80,19 +82,15 @@ def solve_warm_start(trainer: Trainer, solver: Exact, fixed: Fixed) -> float:
     return _take(trainer, solver, best)
 
 
-def _guessed(trainer: Trainer, solver: Exact, fixed: Fixed, start: Saved, best: Tried) -> Tried:
+def _guessed(trainer: Trainer, solver: Exact, fixed: Fixed, start: Snapshot, best: Tried) -> Tried:
     """The best so far, or what sweeps make of rank-one guesses at its ridge or at the least."""
-    components = best.saved.values.get("cp")
-    if components is None or (len(trainer.train) > MANY and components.std() > WEAK * solver.als.spread):
+    if "cp" not in solver.als.blocks or trainer.journal.decide(lambda: _found_enough(trainer, solver, best)):
         return best
-    solver.als.restore(start)
-    device = trainer.train.values.device
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):  # what follows does not depend on it
-        found = guess_components(trainer, BOLD)
-    if not found:
+    trainer.restore(solver.als, start)
+    if not trainer.journal.decide(lambda: _guess(trainer)):
         return best
     solver.als.refresh()
-    guess = solver.als.save()
+    guess = trainer.save(solver.als)
     ridges = (
         {best.ridge, min(trainer.recipe.ridges)} if len(trainer.valid) else {best.ridge}
     )  # else nobody could choose
@@ -100,11 +98,22 @@ def _guessed(trainer: Trainer, solver: Exact, fixed: Fixed, start: Saved, best: 
     return _best(chain([best], tried))
 
 
+def _found_enough(trainer: Trainer, solver: Exact, best: Tried) -> bool:
+    """Whether guesses would take long and sweeps from a random start have found components."""
+    return len(trainer.train) > MANY and bool(best.saved[f"{VALUES}cp"].std() > WEAK * solver.als.spread)
+
+
+def _guess(trainer: Trainer) -> bool:
+    device = trainer.train.values.device
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):  # what follows does not depend on it
+        return guess_components(trainer, BOLD)
+
+
 def solve_again(trainer: Trainer, solver: Exact, fixed: Fixed) -> float:
     """Solve Θ_L once more from where it is, for every ridge of the recipe: the other half is another one now."""
     if not len(trainer.valid):
         return math.inf
-    start = solver.als.save()
+    start = trainer.save(solver.als)
     ridges = trainer.recipe.ridges
     return _take(trainer, solver, _best(_try(trainer, solver, fixed, start, one, AGAIN, rise=False) for one in ridges))
 
@@ -119,16 +128,18 @@ def solve_turn(trainer: Trainer, solver: Exact, fixed: Fixed, round_: int) -> fl
     asked: tuple[float, ...] = (last,)
     if follow and len(trainer.valid):
         asked += (min(last * follow, max(trainer.recipe.ridges)), last / follow)
-    start = solver.als.save() if len(asked) > 1 else None
+    start = trainer.save(solver.als) if len(asked) > 1 else None
     return _take(trainer, solver, _best(_sweep_at(trainer, solver, fixed, start, ridge, round_) for ridge in asked))
 
 
-def _sweep_at(trainer: Trainer, solver: Exact, fixed: Fixed, start: Saved | None, ridge: float, round_: int) -> Tried:
+def _sweep_at(
+    trainer: Trainer, solver: Exact, fixed: Fixed, start: Snapshot | None, ridge: float, round_: int
+) -> Tried:
     if start is not None:
-        solver.als.restore(start)
+        trainer.restore(solver.als, start)
     solver.als.ridge = ridge
     figure = trainer.epoch(solver.als.g, fixed, solver, "alternate: linear", round_)
-    return Tried(figure, ridge, solver.als.save())
+    return Tried(figure, ridge, trainer.save(solver.als))
 
 
 class Tried(NamedTuple):
@@ -136,18 +147,18 @@ class Tried(NamedTuple):
 
     figure: float
     ridge: float
-    saved: Saved
+    saved: Snapshot
 
 
 def _try(
-    trainer: Trainer, solver: Exact, fixed: Fixed, start: Saved, ridge: float, sweeps: int, *, rise: bool
+    trainer: Trainer, solver: Exact, fixed: Fixed, start: Snapshot, ridge: float, sweeps: int, *, rise: bool
 ) -> Tried:
-    solver.als.restore(start)
+    trainer.restore(solver.als, start)
     figure = math.inf
     for sweep in range(sweeps):
         solver.als.ridge = ridge * min(1.0, 10 ** ((sweep - RISE) / 2)) if rise else ridge
         figure = trainer.epoch(solver.als.g, fixed, solver, "warm start", keep=False)
-    return Tried(figure, ridge, solver.als.save())
+    return Tried(figure, ridge, trainer.save(solver.als))
 
 
 def _best(tried: Iterator[Tried]) -> Tried:
@@ -156,9 +167,9 @@ def _best(tried: Iterator[Tried]) -> Tried:
 
 
 def _take(trainer: Trainer, solver: Exact, best: Tried) -> float:
-    solver.als.restore(best.saved)
+    trainer.restore(solver.als, best.saved)
     solver.als.ridge = trainer.ridge = best.ridge
-    trainer.collapsed = solver.als.collapsed()
+    trainer.collapsed = trainer.journal.decide(solver.als.collapsed)
     return best.figure
 
 

@@ -23,6 +23,7 @@ from jointensor.kernels import pick_engine
 from jointensor.metrics import measure
 from jointensor.models.joint import JointModel, evaluate_in_batches
 from jointensor.training.history import Epoch, OnEpoch
+from jointensor.training.journal import Journal, StoppedError
 from jointensor.training.losses import make_loss
 from jointensor.training.phases import train
 from jointensor.training.predictor import Predictor
@@ -153,6 +154,7 @@ def fit(  # noqa: PLR0913 - everything that decides a fit
     on_epoch: OnEpoch | None = None,
     engine: str = "auto",
     on_note: Callable[[str], None] | None = None,
+    journal: Journal | None = None,
 ) -> Fit:
     """Train a model on a split.
 
@@ -179,7 +181,10 @@ def fit(  # noqa: PLR0913 - everything that decides a fit
         Which kernels do the work: ``auto``, ``reference``, ``numba`` (CPU) or ``triton`` (NVIDIA GPU).
     on_note
         Called with what is worth a line while it happens.
+    journal
+        Writes checkpoints and goes on from them; see :mod:`jointensor.training.journal`.
     """
+    journal = journal or Journal()
     recipe = make_recipe(recipe)
     begin = time.monotonic()
     check_fit(model, split, recipe)
@@ -212,15 +217,18 @@ def fit(  # noqa: PLR0913 - everything that decides a fit
                 deadline=begin + budget,
                 on_epoch=on_epoch,
                 engine=kernels,
+                journal=journal,
             )
             attempt = _attempt(trainer)
         history += attempt.history
         attempts.append(attempt.to_dict())
         if best is None or (attempt.failed, attempt.rfe) < (best.failed, best.rfe):
             best = attempt
-        if not best.failed or time.monotonic() - begin > budget:
+        if not best.failed or journal.stopped or trainer.out_of_time():
             break
     assert best is not None  # the loop runs at least once
+    with _seeded(seed, 0, place):
+        journal.pause(len(history), force=True)
     model.load_state_dict(best.state)
     if fallback is None and place.type == "cuda":
         parts = [(part.indices, part.values) for part in (train_entries, valid_entries)]
@@ -326,7 +334,6 @@ def check_fit(model: JointModel, split: Split, recipe: Recipe) -> None:
 
 
 def _attempt(trainer: Trainer) -> Attempt:
-    model = trainer.model
     trainer.start()
     start = trainer.state()
     outcome: Outcome
@@ -337,19 +344,14 @@ def _attempt(trainer: Trainer) -> Attempt:
         outcome = "diverged"
     except DeadError:
         outcome = "dead"
-    except (BudgetError, HopelessError):
+    except (BudgetError, HopelessError, StoppedError):
         outcome = "budget"
     if trainer.best_state is not None or outcome == "diverged":
-        model.load_state_dict(trainer.best_state or start)
-    entries = trainer.valid if len(trainer.valid) else trainer.train
-    predicted = evaluate_in_batches(model, entries.indices, EVALUATION_BATCH)
-    if outcome != "diverged" and _constant(predicted, entries.values):
+        trainer.put(trainer.best_state or start)
+    rfe, constant, dead = trainer.journal.decide(lambda: _judge(trainer))
+    if outcome != "diverged" and constant:
         outcome = "dead"
-    f = model.nonlinear
-    dead = f is not None and _constant(evaluate_in_batches(f, entries.indices, EVALUATION_BATCH), entries.values)
     state = trainer.state()
-    rfe = measure(predicted.cpu(), entries.values.cpu()).rfe
-    rfe = rfe if math.isfinite(rfe) else math.inf
     return Attempt(
         trainer.attempt,
         outcome,
@@ -361,6 +363,16 @@ def _attempt(trainer: Trainer) -> Attempt:
         trainer.first,
         tuple(trainer.collapsed),
     )
+
+
+def _judge(trainer: Trainer) -> tuple[float, bool, bool]:
+    """RFE of the state as it is, whether all predictions are the same, and whether all of f are."""
+    entries, model = trainer.valid if len(trainer.valid) else trainer.train, trainer.model
+    predicted = evaluate_in_batches(model, entries.indices, EVALUATION_BATCH)
+    f = model.nonlinear
+    dead = f is not None and _constant(evaluate_in_batches(f, entries.indices, EVALUATION_BATCH), entries.values)
+    rfe = measure(predicted.cpu(), entries.values.cpu()).rfe
+    return rfe if math.isfinite(rfe) else math.inf, _constant(predicted, entries.values), dead
 
 
 def _constant(predicted: Tensor, values: Tensor) -> bool:

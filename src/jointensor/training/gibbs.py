@@ -10,6 +10,7 @@ samples as they are. A component that is not needed ends with a large λ_r and i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,6 +57,21 @@ class Gibbs(Als):
         """1/α, the variance that is left."""
         self.levels: dict[tuple[str, int], Level] = {}
         self.seen = {key: view.counts > 0 for key, view in self.views.items()}
+
+    def resumable(self) -> dict[str, Any]:
+        """What sweeps know beside the tables."""
+        levels = {key: [one.mean, one.precision, one.stiffness] for key, one in self.levels.items()}
+        return {**super().resumable(), "noise": self.noise, "levels": levels}
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        super().resume(state)
+        device = self.indices.device
+        self.noise = state["noise"]
+        self.levels = {
+            key: Level(*(None if part is None else part.to(device) for part in parts))  # type: ignore[arg-type]
+            for key, parts in state["levels"].items()
+        }
 
     @torch.no_grad()
     def sweep(self, targets: Tensor, weights: Tensor | None = None) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from jointensor.kernels.triton_adam import adam_step
 from jointensor.models.joint import LINKS
 from jointensor.training.losses import Loss
-from jointensor.training.solvers import Descent
+from jointensor.training.solvers import Descent, Inside
 from jointensor.training.state import Entries, Fixed, Half
 
 WARM = 3
@@ -74,6 +74,30 @@ class DeviceAdam:
         if self.rest is not None:
             self.rest.step()
 
+    def state_dict(self) -> dict[str, Any]:
+        """What it has learnt of the gradients so far, and its rates."""
+        return {
+            "steps": self.steps,
+            "rates": [float(group["lr"]) for group in self.param_groups],
+            "tables": [[first, second] for _, first, second, _ in self.tables],
+            "rest": {} if self.rest is None else self.rest.state_dict()["state"],
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from that; everything stays where recorded steps look for it."""
+        self.steps.copy_(state_dict["steps"])
+        for group, rate in zip(self.param_groups, state_dict["rates"], strict=True):
+            group["lr"].fill_(rate)
+        for (_, first, second, _), moments in zip(self.tables, state_dict["tables"], strict=True):
+            first.copy_(moments[0])
+            second.copy_(moments[1])
+        if self.rest is not None:
+            rates = [group["lr"] for group in self.rest.param_groups]
+            self.rest.load_state_dict({**self.rest.state_dict(), "state": state_dict["rest"]})
+            for group, rate in zip(self.rest.param_groups, rates, strict=True):  # it has made copies of them
+                group["lr"] = rate
+
     def zero_grad(self) -> None:
         """Forget the gradients."""
         for parameter in self.parameters:
@@ -98,7 +122,7 @@ class GraphDescent(Descent):
     spent: float = 0.0
     """Seconds of the epochs so far."""
 
-    def epoch(self, half: Half, fixed: Fixed, train: Entries) -> float:
+    def epoch(self, half: Half, fixed: Fixed, train: Entries, inside: Inside | None = None) -> float:
         """One shuffled pass; the mean loss of the batches as they came."""
         begin, entries = time.perf_counter(), len(train)
         size = min(self.batch_size, entries)

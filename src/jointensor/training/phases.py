@@ -13,6 +13,7 @@ from torch import nn
 from jointensor.training.chain import sample
 from jointensor.training.exact import make_exact, solve_again, solve_turn, solve_warm_start
 from jointensor.training.guess import guess_components
+from jointensor.training.journal import Snapshot
 from jointensor.training.solvers import Descent, Exact
 from jointensor.training.state import Fixed
 from jointensor.training.stopping import Patience
@@ -44,7 +45,7 @@ def train(trainer: Trainer) -> None:
             draw_alone(trainer, exact)
             return
         else:
-            guess_components(trainer)
+            trainer.journal.decide(lambda: guess_components(trainer))
     refine(trainer)
     if trainer.recipe.linear_solver == "gibbs" and exact is not None:
         draw(trainer)
@@ -75,7 +76,7 @@ def draw_alone(trainer: Trainer, exact: Exact) -> None:
     solved = solve_warm_start(trainer, exact, Fixed())
     g.forget_tables()  # they have learnt by heart what is to be drawn
     other = trainer.state()
-    trainer.model.load_state_dict(start)
+    trainer.put(start)
     draw(trainer)
     first, figure = trainer.best_state, trainer.figure_of(trainer.model.score)
     if figure <= solved or first is None:
@@ -84,7 +85,7 @@ def draw_alone(trainer: Trainer, exact: Exact) -> None:
     draw(trainer)
     if trainer.figure_of(trainer.model.score) > figure:
         trainer.best_state = first
-        trainer.model.load_state_dict(first)
+        trainer.put(first)
 
 
 def draw(trainer: Trainer) -> None:
@@ -93,7 +94,7 @@ def draw(trainer: Trainer) -> None:
     What it learns there is kept where it validates better.
     """
     if trainer.best_state is not None:
-        trainer.model.load_state_dict(trainer.best_state)
+        trainer.put(trainer.best_state)
     f = trainer.model.nonlinear
     sample(trainer, Fixed() if f is None else trainer.fix(f))
     if f is None or trainer.model.multilinear is None:
@@ -106,7 +107,7 @@ def draw(trainer: Trainer) -> None:
     descent.settle()
     if len(trainer.valid) and figure < before:
         state = trainer.state()
-    trainer.model.load_state_dict(state)
+    trainer.put(state)
     trainer.best_state = state
 
 
@@ -131,12 +132,12 @@ def _better_first(trainer: Trainer, exact: Exact | None) -> str:
     start = trainer.state()
     linear = _estimate(trainer, exact, "linear")
     solved = trainer.state()
-    trainer.model.load_state_dict(start)
+    trainer.put(start)
     better = _best_epoch(trainer) < (1 - CLEARLY) * linear
     if better:
-        found = trainer.model.nonlinear.state_dict()  # type: ignore[union-attr]
-        solved |= {f"nonlinear.{name}": value for name, value in found.items()}
-    trainer.model.load_state_dict(solved)
+        found = {name: value for name, value in trainer.state().items() if name.startswith("nonlinear.")}
+        solved = Snapshot({**solved, **found})
+    trainer.put(solved)
     if exact is not None:
         exact.als.refresh()
     return "nonlinear" if better else "linear"
@@ -150,7 +151,7 @@ def _estimate(trainer: Trainer, exact: Exact | None, name: str) -> float:
     if name == "linear" and exact is not None:
         return solve_warm_start(trainer, exact, fixed)
     if name == "linear":
-        guess_components(trainer)
+        trainer.journal.decide(lambda: guess_components(trainer))
     descent = trainer.descent(half)
     for _ in range(trainer.recipe.warm_epochs):
         figure = trainer.epoch(half.module, fixed, descent, "warm start", keep=False)
@@ -179,7 +180,7 @@ def _best_epoch(trainer: Trainer) -> float:
             best, state = figure, trainer.validated_state(descent)
         if rule.report(figure):
             break
-    model.load_state_dict(state)
+    trainer.put(state)
     return best
 
 
@@ -244,7 +245,7 @@ def _refine_in_cycles(trainer: Trainer) -> None:
 def _joint_descent(trainer: Trainer) -> Descent:
     """Both halves from the best state so far."""
     if trainer.best_state is not None:
-        trainer.model.load_state_dict(trainer.best_state)
+        trainer.put(trainer.best_state)
     lr = trainer.recipe.lr_refine
     return trainer.descent(*(half._replace(lr=lr or half.lr) for half in _halves(trainer).values()))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from jointensor.models.joint import LINKS
 from jointensor.training.als import Als
+from jointensor.training.journal import random_state, set_random_state
 from jointensor.training.losses import Loss
 from jointensor.training.state import Entries, Fixed, Half
 
@@ -26,6 +27,12 @@ class Optimizer(Protocol):
     def zero_grad(self) -> None:
         """Forget the gradients."""
 
+    def state_dict(self) -> dict[str, Any]:
+        """What it has learnt of the gradients so far."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from that."""
+
 
 class Solver(Protocol):
     """Trains a half for one pass over the entries."""
@@ -33,9 +40,12 @@ class Solver(Protocol):
     average: Average | None
     """Running mean of what is trained, which is what is validated and kept; ``None`` without one."""
 
-    def epoch(self, half: Half, fixed: Fixed, train: Entries) -> float:
-        """One pass; returns the mean loss of the training entries."""
+    def epoch(self, half: Half, fixed: Fixed, train: Entries, inside: Inside | None = None) -> float:
+        """One pass, or what is left of one; returns the mean loss of the training entries."""
 
+
+Inside = dict[str, Any]
+"""Where in an epoch a fit was interrupted: the random state it began with, pieces done, their loss."""
 
 PIECES = 16
 """How often in an epoch the running mean of the parameters is taken."""
@@ -63,6 +73,16 @@ class Average:
         self.count += 1
         for mean, parameter in zip(self.means, self.parameters, strict=True):
             mean.lerp_(parameter, 1 / min(self.count, self.most))
+
+    def resumable(self) -> dict[str, Any]:
+        """Means and how many states are in them."""
+        return {"means": self.means, "count": self.count}
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Go on from means that were written."""
+        self.count = state["count"]
+        for mean, was in zip(self.means, state["means"], strict=True):
+            mean.copy_(was)
 
     @torch.no_grad()
     def settle(self) -> None:
@@ -92,20 +112,28 @@ class Descent:
     """Epochs within which the learning rate falls to zero, in a straight line; 0: it does not fall."""
     epochs: int = 0
     """Epochs so far."""
+    pause: Callable[[float, Inside], None] = lambda _, __: None
+    """Called between pieces, with the share of the epoch that is done and what is needed to go on from there."""
 
-    def epoch(self, half: Half, fixed: Fixed, train: Entries) -> float:
+    def epoch(self, half: Half, fixed: Fixed, train: Entries, inside: Inside | None = None) -> float:
         """One shuffled pass; the mean loss of the batches as they came."""
         device, starts = train.values.device, range(0, len(train), self.batch_size)
-        order = torch.randperm(len(train), device=device)
-        total = torch.zeros((), device=device)
-        for first, last in self.pieces(len(starts)):
+        order, began = shuffled(len(train), device, inside)
+        total = torch.tensor(inside["total"] if inside else 0.0, device=device)
+
+        def after(piece: int) -> None:
+            self.pause(piece / PIECES, {"piece": piece, "total": float(total), "random": began})
+
+        for first, last in self.pieces(len(starts), inside["piece"] if inside else 0, after):
             for start in starts[first:last]:
                 total += self._step(half, fixed, train, order[start : start + self.batch_size])
         return float(total) / len(train)
 
-    def pieces(self, steps: int) -> Iterator[tuple[int, int]]:
+    def pieces(
+        self, steps: int, done: int = 0, after: Callable[[int], None] = lambda _: None
+    ) -> Iterator[tuple[int, int]]:
         """The steps of an epoch in a few pieces; after each the running mean is taken, before it the rate is set."""
-        for piece in range(PIECES):
+        for piece in range(done, PIECES):
             first, last = piece * steps // PIECES, (piece + 1) * steps // PIECES
             if first == last:
                 continue
@@ -114,6 +142,8 @@ class Descent:
             yield first, last
             if self.average:
                 self.average.update()
+            if piece < PIECES - 1:
+                after(piece + 1)
         self.epochs += 1
 
     def _step(self, half: Half, fixed: Fixed, train: Entries, batch: Tensor) -> Tensor:
@@ -125,10 +155,33 @@ class Descent:
         self.optimizer.step()
         return loss.detach() * len(batch)
 
+    def resumable(self) -> dict[str, Any]:
+        """What the optimiser knows, and where the running means and the learning rate are."""
+        average = None if self.average is None else self.average.resumable()
+        return {"optimizer": self.optimizer.state_dict(), "average": average, "epochs": self.epochs}
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.epochs = state["epochs"]
+        if self.average is not None:
+            self.average.resume(state["average"])
+
     def settle(self) -> None:
         """End a turn: go on from the running mean, where there is one."""
         if self.average:
             self.average.settle()
+
+
+def shuffled(count: int, device: torch.device, inside: Inside | None) -> tuple[Tensor, dict[str, Tensor]]:
+    """The order of an epoch, ``(entries,)``, and the random state it came from; of one begun before, the same again."""
+    now = random_state(device)
+    began = inside["random"] if inside else now
+    set_random_state(began)
+    order = torch.randperm(count, device=device)
+    if inside:
+        set_random_state(now)
+    return order, began
 
 
 def set_rate(optimizer: Optimizer, share: float) -> None:
@@ -150,7 +203,7 @@ class Exact:
     huber_delta: float
     average: Average | None = None
 
-    def epoch(self, half: Half, fixed: Fixed, train: Entries) -> float:
+    def epoch(self, half: Half, fixed: Fixed, train: Entries, inside: Inside | None = None) -> float:
         """One sweep; the mean loss after it. ``half`` is the g that the sweeps are for."""
         targets = train.values - fixed.train
         self.als.sweep(targets, self._weights(targets))

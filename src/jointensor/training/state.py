@@ -47,3 +47,18 @@ class Fixed:
 
     train: Tensor | float = 0.0
     valid: Tensor | float = 0.0
+
+
+@dataclass
+class FixedHalf(Fixed):
+    """The same with the way to evaluate it again, for a fit that is resumed in the middle of a turn."""
+
+    evaluate: Callable[[], list[Tensor]] = list
+    """Scores of training and validation entries."""
+
+    def resumable(self) -> None:
+        """Nothing is written: the half is part of the model."""
+
+    def resume(self, _: None) -> None:
+        """Evaluate the half."""
+        self.train, self.valid = self.evaluate()

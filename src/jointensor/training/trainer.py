@@ -12,12 +12,14 @@ from torch import Tensor, nn
 
 from jointensor.kernels import Engine, pick_engine
 from jointensor.models.joint import LINKS, JointModel, evaluate_in_batches
+from jointensor.training.als import Als
 from jointensor.training.history import Epoch, OnEpoch
+from jointensor.training.journal import Journal, Snapshot
 from jointensor.training.losses import make_loss
 from jointensor.training.recipe import Recipe
 from jointensor.training.solvers import Average, Descent, Solver
 from jointensor.training.start import Levels, initialise
-from jointensor.training.state import Entries, Fixed, Half
+from jointensor.training.state import Entries, Fixed, FixedHalf, Half
 from jointensor.training.stopping import Either, Patience, RelativeChange
 
 EVALUATION_BATCH = 65536
@@ -104,8 +106,11 @@ class Trainer:
         deadline: float = math.inf,
         on_epoch: OnEpoch | None = None,
         engine: Engine | None = None,
+        journal: Journal | None = None,
     ) -> None:
         self.engine = engine or pick_engine("reference", "cpu")
+        self.journal = journal or Journal()
+        self.journal.model = model
         self.notes: list[str] = []
         self.ridge: float | None = None
         self.collapsed: list[str] = []
@@ -118,7 +123,7 @@ class Trainer:
         self.levels = Levels(0.0, 0.0)
         self.history: list[Epoch] = []
         self.best_figure = math.inf
-        self.best_state: dict[str, Tensor] | None = None
+        self.best_state: Snapshot | None = None
         self.converged = False
 
     @property
@@ -133,11 +138,31 @@ class Trainer:
             return recipe.refine_epochs + (recipe.rounds if recipe.solves else 0)
         return drawn + recipe.refine_epochs + recipe.warm_epochs + 2 * recipe.rounds * recipe.epochs_per_turn
 
-    def state(self) -> dict[str, Tensor]:
+    def state(self) -> Snapshot:
         """A copy of all parameters as they are now."""
-        return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+        return self.journal.snapshot(
+            lambda: {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+        )
 
-    def validated_state(self, solver: Solver) -> dict[str, Tensor]:
+    def put(self, state: dict[str, Tensor]) -> None:
+        """Set all parameters to a copy of them."""
+        if not self.journal.replaying:
+            self.model.load_state_dict(state)
+
+    def save(self, als: Als) -> Snapshot:
+        """A copy of where exact sweeps are."""
+        return self.journal.snapshot(als.save)
+
+    def restore(self, als: Als, saved: Snapshot) -> None:
+        """Let exact sweeps go on from a copy."""
+        if not self.journal.replaying:
+            als.restore(saved)
+
+    def out_of_time(self) -> bool:
+        """Whether the budget is spent."""
+        return self.journal.decide(lambda: time.monotonic() > self.deadline)
+
+    def validated_state(self, solver: Solver) -> Snapshot:
         """A copy of what was validated: the running means, where the solver takes them."""
         if solver.average is None:
             return self.state()
@@ -155,18 +180,22 @@ class Trainer:
 
     def descent(self, *groups: tuple[nn.Module, float]) -> Descent:
         """The recipe's optimiser over modules, each with its learning rate."""
+        return self.journal.watch(self._new_descent(*groups))
+
+    def _new_descent(self, *groups: tuple[nn.Module, float]) -> Descent:
         recipe = self.recipe
         settings: list[dict[str, Any]] = [{"params": list(module.parameters()), "lr": lr} for module, lr in groups]
         every = [parameter for group in settings for parameter in group["params"]]
         average = Average(every, recipe.average) if recipe.average else None
         if recipe.optimizer == "sgd":
-            return Descent(torch.optim.SGD(settings, weight_decay=recipe.decay), self.loss, self.batch_size, average)
+            sgd = torch.optim.SGD(settings, weight_decay=recipe.decay)
+            return Descent(sgd, self.loss, self.batch_size, average, pause=self._pause_inside)
         if self.engine.name == "triton":
             from jointensor.training.graphs import DeviceAdam, GraphDescent  # noqa: PLC0415 - needs Triton
 
             return GraphDescent(DeviceAdam(settings, recipe.decay), self.loss, self.batch_size, average)
         adam = torch.optim.AdamW(settings, weight_decay=recipe.decay, fused=True)
-        return Descent(adam, self.loss, self.batch_size, average)
+        return Descent(adam, self.loss, self.batch_size, average, pause=self._pause_inside)
 
     @property
     def at_once(self) -> int:
@@ -193,7 +222,11 @@ class Trainer:
 
     def fix(self, half: Half) -> Fixed:
         """Evaluate a half that stays as it is during a turn."""
-        return Fixed(*(evaluate_in_batches(half, e.indices, self.at_once) for e in (self.train, self.valid)))
+        parts = (self.train, self.valid)
+        fixed = FixedHalf(evaluate=lambda: [evaluate_in_batches(half, part.indices, self.at_once) for part in parts])
+        if not self.journal.replaying:
+            fixed.resume(None)
+        return self.journal.watch(fixed)
 
     def epoch(
         self,
@@ -206,15 +239,11 @@ class Trainer:
         keep: bool = True,
     ) -> float:
         """One pass over the training entries; returns the figure that stopping looks at."""
-        if time.monotonic() > self.deadline:
+        if self.out_of_time():
             raise BudgetError
-        begin = time.perf_counter()
-        self.model.train()  # dropout and the like are on in here only
-        train_figure = self.loss.figure(solver.epoch(half, fixed, self.train))
-        self.model.eval()
-        if solver.average:
-            solver.average.swap()
-        checked = self._validate(half, fixed) if len(self.valid) else None
+        inside = self.journal.enter()
+        train_loss, figures, seconds = self.journal.decide(lambda: self._train(half, fixed, solver, inside))
+        train_figure, checked = self.loss.figure(train_loss), None if figures is None else Checked(*figures)
         valid_figure = None if checked is None else self.loss.figure(checked.loss)
         figure = train_figure if valid_figure is None else valid_figure
         if not (math.isfinite(train_figure) and math.isfinite(figure)):
@@ -223,13 +252,33 @@ class Trainer:
         best = keep and (figure < self.best_figure or valid_figure is None)
         if best:
             self.best_figure = figure
-            self.best_state = self.state()
-        if solver.average:
-            solver.average.swap()
-        self.record(phase, train_figure, valid_figure, time.perf_counter() - begin, round_, best=best)
+            self.best_state = self.validated_state(solver)
+        self.record(phase, train_figure, valid_figure, seconds, round_, best=best)
+        self.journal.pause(len(self.history))
         if checked is not None and keep:
             self.probation.report(checked)
         return figure
+
+    def _train(
+        self, half: Half, fixed: Fixed, solver: Solver, inside: dict[str, Any] | None
+    ) -> tuple[float, list[float] | None, float]:
+        """Train for an epoch, or from somewhere inside it; training loss, :class:`Checked` as a list, seconds."""
+        begin = time.perf_counter()
+        self.model.train()  # dropout and the like are on in here only
+        try:
+            loss = solver.epoch(half, fixed, self.train, inside)
+        finally:
+            self.model.eval()
+        if solver.average:
+            solver.average.swap()
+        checked = list(self._validate(half, fixed)) if len(self.valid) else None
+        if solver.average:
+            solver.average.swap()
+        return loss, checked, time.perf_counter() - begin
+
+    def _pause_inside(self, share: float, inside: dict[str, Any]) -> None:
+        """Between two pieces of an epoch."""
+        self.journal.pause_inside(len(self.history) + share, inside)
 
     def record(
         self, phase: str, train: float, valid: float | None, seconds: float, round_: int = 0, *, best: bool
@@ -242,6 +291,9 @@ class Trainer:
 
     def figure_of(self, half: Half) -> float:
         """The figure that stopping looks at, for a half as it is; of training entries where there are no others."""
+        return self.journal.decide(lambda: self._figure_of(half))
+
+    def _figure_of(self, half: Half) -> float:
         entries = self.valid if len(self.valid) else self.train
         predicted = LINKS[self.model.link](evaluate_in_batches(half, entries.indices, self.at_once))
         return self.loss.figure(float(self.loss.elementwise(predicted, entries.values).mean()))

@@ -1,0 +1,170 @@
+"""How an interrupted fit goes on: its program runs again, and is answered from what it was told before.
+
+A fit is a program that trains, asks for figures, keeps copies of its state and decides. The journal stands between
+the two. It notes every figure the program was given (:meth:`Journal.decide`), knows the copies that are still held
+(:meth:`Journal.snapshot`) and the things that change while they train, such as optimisers (:meth:`Journal.watch`). To
+resume, the program starts again from its beginning; until it reaches the checkpoint nothing is trained, every question
+has the answer it had. There, model, copies, things and random state are put back, and training goes on.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from jointensor.errors import RunError
+from jointensor.training.als import LARGE, VALUES
+from jointensor.training.checkpoints import Slot
+
+T = TypeVar("T")
+R = TypeVar("R", bound="Resumable")
+
+
+class Snapshot(dict[str, Tensor]):
+    """Copies of some tensors, by name."""
+
+
+class Resumable(Protocol):
+    """Something that changes while it trains."""
+
+    def resumable(self) -> Any:
+        """All of it that the model does not hold: nested dictionaries, lists, numbers and tensors."""
+
+    def resume(self, state: Any) -> None:
+        """Take that up again."""
+
+
+class StoppedError(Exception):
+    """Somebody asked to stop; the state was written."""
+
+
+class Journal:
+    """What a fit was told; see the head of this module.
+
+    Parameters
+    ----------
+    slot
+        Where checkpoints are written and looked for; without one nothing is.
+    stopping
+        Says whether somebody asked to stop.
+    """
+
+    def __init__(self, slot: Slot | None = None, stopping: Callable[[], bool] = lambda: False) -> None:
+        self.slot, self.stopping = slot, stopping
+        self.model: nn.Module | None = None
+        self.found: dict[str, Any] | None = None if slot is None else slot.read()
+        """The checkpoint that is to be reached; ``None`` where training is under way."""
+        self.resumed_epochs: float = 0.0 if self.found is None else self.found["epochs"]
+        self.told: list[Any] = []
+        self.snapshots: list[weakref.ref[Snapshot]] = []
+        self.things: list[weakref.ref[Any]] = []
+        self.points = 0
+        self.stopped = False
+
+    @property
+    def replaying(self) -> bool:
+        """Whether nothing is trained, since the checkpoint is not reached yet."""
+        return self.found is not None
+
+    def decide(self, compute: Callable[[], T]) -> T:
+        """What ``compute`` gives (numbers, words, lists of them), or gave when this was asked the first time."""
+        if self.found is None:
+            answer = compute()
+        elif len(self.told) < len(self.found["told"]):
+            answer = self.found["told"][len(self.told)]
+        else:
+            raise RunError("the checkpoint does not fit this run; remove the folder checkpoints to start again")
+        self.told.append(answer)
+        return answer
+
+    def snapshot(self, make: Callable[[], dict[str, Tensor]]) -> Snapshot:
+        """A copy of the state; in a replay, the copy of then, or nothing where nobody needs it any more."""
+        if self.found is None:
+            copy = Snapshot(make())
+        else:
+            copy = Snapshot(self.found["snapshots"].get(len(self.snapshots), {}))
+        self.snapshots.append(weakref.ref(copy))
+        return copy
+
+    def watch(self, thing: R) -> R:
+        """Write the state of a thing with every checkpoint, for as long as somebody holds it."""
+        self.things.append(weakref.ref(thing))
+        return thing
+
+    def pause(self, epochs: int, *, force: bool = False) -> None:
+        """A point between epochs: the one to go on from, or a place for a checkpoint."""
+        self.points += 1
+        if self.found is not None:
+            if self.found["points"] == self.points and self.found["inside"] is None:
+                self._restore()
+            return
+        self._maybe_write(float(epochs), None, force=force)
+
+    def pause_inside(self, epochs: float, inside: dict[str, Any]) -> None:
+        """A point within an epoch; ``inside`` says where."""
+        self._maybe_write(epochs, inside)
+
+    def enter(self) -> dict[str, Any] | None:
+        """Where to go on within the epoch that begins now; ``None``: at its beginning."""
+        found = self.found
+        if found is None or found["points"] != self.points or found["inside"] is None:
+            return None
+        if len(self.told) < len(found["told"]):  # something that comes before this epoch
+            return None
+        self._restore()
+        return dict(found["inside"])
+
+    def _maybe_write(self, epochs: float, inside: dict[str, Any] | None, *, force: bool = False) -> None:
+        if self.slot is not None and (force or self.slot.due or self.stopping()) and not self.stopped:
+            self.slot.write(self._state(epochs, inside))
+        if self.stopping() and not self.stopped and not force:
+            self.stopped = True
+            raise StoppedError
+
+    def _state(self, epochs: float, inside: dict[str, Any] | None) -> dict[str, Any]:
+        assert self.model is not None  # somebody trains it
+        copies = {k: one for k, ref in enumerate(self.snapshots) if (one := ref()) is not None}
+        things = {k: one.resumable() for k, ref in enumerate(self.things) if (one := ref()) is not None}
+        return {
+            "epochs": epochs,
+            "points": self.points,
+            "inside": inside,
+            "told": self.told,
+            "model": dict(self.model.state_dict()),
+            "snapshots": {k: _without_large(copy) for k, copy in copies.items()},
+            "things": things,
+            "random": random_state(next(self.model.parameters()).device),
+        }
+
+    def _restore(self) -> None:
+        assert self.model is not None
+        assert self.found is not None
+        found, self.found = self.found, None
+        self.model.load_state_dict(found["model"])
+        for k, state in found["things"].items():
+            thing = self.things[k]()
+            if thing is not None:
+                thing.resume(state)
+        set_random_state(found["random"])
+
+
+def _without_large(copy: Snapshot) -> dict[str, Tensor]:
+    entries = sum(tensor.numel() for name, tensor in copy.items() if name.startswith(VALUES))
+    return {name: tensor for name, tensor in copy.items() if entries <= LARGE or not name.startswith(VALUES)}
+
+
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """Torch's random state, that of the device included."""
+    state = {"cpu": torch.get_rng_state()}
+    return state | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
+
+
+def set_random_state(state: dict[str, Tensor]) -> None:
+    """Put torch's random state back."""
+    torch.set_rng_state(state["cpu"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
