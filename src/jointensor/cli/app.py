@@ -60,7 +60,9 @@ def _common(
 def fit(
     source: Annotated[Path | None, typer.Argument(help="Table, .npz or .tns with the observed entries.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder to make.", metavar="RUN")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Finish a run that was interrupted.", metavar="RUN")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Finish a run that was interrupted, from its last checkpoint.", metavar="RUN")
+    ] = None,
     modes: a.Modes = None,
     mode: a.Mode = None,
     value: a.Value = None,
@@ -88,6 +90,9 @@ def fit(
     budget: Annotated[
         float | None, typer.Option(help="Seconds for everything; --rank auto takes 600 if not told.", min=0)
     ] = None,
+    checkpoint_every: Annotated[
+        float, typer.Option(help="Seconds from one checkpoint to the next.", min=0, metavar="SECONDS")
+    ] = 300.0,
     no_restart: a.NoRestart = False,
     separator: a.Separator = None,
     no_header: a.NoHeader = False,
@@ -96,17 +101,20 @@ def fit(
     json: a.Json = False,
 ) -> None:
     """Fit a model to observed entries and write a run folder."""
+    from jointensor.cli.interrupt import interruptible
     from jointensor.cli.options import fit_config
     from jointensor.cli.screen import Screen
+    from jointensor.experiments.folder import read_config
+    from jointensor.experiments.run import AUTO, run
     from jointensor.experiments.run import resume as resume_run
-    from jointensor.experiments.run import run
 
     screen = Screen(quiet=quiet, json=json)
     if resume is not None:
         if source is not None or out is not None:
             raise ConfigError("--resume takes a run folder and nothing else: jointensor fit --resume RUN")
-        with screen.listening() as listener:
-            metrics = resume_run(resume, listener)
+        search = read_config(resume).get("rank") == AUTO
+        with screen.listening() as listener, interruptible(listener, search=search) as heard:
+            metrics = resume_run(resume, heard)
         screen.metrics(metrics, resume)
         return
     if source is None or out is None:
@@ -116,9 +124,10 @@ def fit(
         nonlinear=nonlinear, recipe=recipe, changes=set_, loss=loss, split=split, split_seed=split_seed, test=test,
         test_file=test_file, valid=valid, seed=seed, refit=refit, engine=engine, device=device, budget=budget,
         no_restart=no_restart, separator=separator, no_header=no_header, columns=columns,
+        checkpoint_every=checkpoint_every,
     )  # fmt: skip
-    with screen.listening() as listener:
-        metrics = run(config, out, listener)
+    with screen.listening() as listener, interruptible(listener, search=config.rank == AUTO) as heard:
+        metrics = run(config, out, heard)
     screen.metrics(metrics, out)
 
 

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from jointensor.data.tables import TableSpec
 
 WEIGHTS, LABELS, METRICS, CONFIG = "model.safetensors", "labels.json", "metrics.json", "config.json"
+CHECKPOINTS = "checkpoints"
+"""States of a training that is under way."""
+
 CELLS = "cells"
 """Fits of a comparison, a file each."""
 
@@ -58,7 +61,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     if path.exists():
         raise RunError(f"{path} exists already; give another --out, or remove it")
     try:
-        (path / "checkpoints").mkdir(parents=True)
+        (path / CHECKPOINTS).mkdir(parents=True)
     except OSError as error:
         raise RunError(f"{path} cannot be made: {error.strerror or error}") from error
     with _removed_on_failure(path):
@@ -70,7 +73,8 @@ def _removed_on_failure(path: Path) -> Iterator[None]:
     try:
         yield
     except JointensorError:
-        if not (path / METRICS).exists():  # else only the report failed
+        # with metrics only the report failed; with checkpoints a resumed run can go on from there
+        if not (path / METRICS).exists() and not any((path / CHECKPOINTS).rglob("*.*")):
             shutil.rmtree(path, ignore_errors=True)
         raise
 

@@ -18,15 +18,17 @@ from jointensor.data.sparse import SparseTensor
 from jointensor.data.split import Split, split
 from jointensor.errors import ConfigError, DataError
 from jointensor.evaluation.evaluate import evaluate_entries
-from jointensor.experiments.folder import CONFIG, METRICS, new_folder, read_config, write_run
+from jointensor.experiments.folder import CHECKPOINTS, CONFIG, METRICS, new_folder, read_config, read_json, write_run
 from jointensor.experiments.judging import Entries, calibrate_on, figures_of
 from jointensor.experiments.remember import FOLDS, remember
 from jointensor.experiments.report import write_run_report
 from jointensor.models.joint import JointModel
 from jointensor.models.multilinear import by_position, without_memory
+from jointensor.training.checkpoints import Checkpoints
 from jointensor.training.ensemble import Ensemble
 from jointensor.training.fit import Fit, fit, pick_device, schedule_of
 from jointensor.training.history import OnEpoch
+from jointensor.training.journal import Journals
 from jointensor.training.predictor import Predictor
 from jointensor.training.recipe import Recipe, make_recipe
 
@@ -58,6 +60,8 @@ class RunConfig:
     engine: str = "auto"
     device: str = "auto"
     budget: float | None = None
+    checkpoint_every: float = 300.0
+    """Seconds from one checkpoint to the next."""
 
     def split_record(self) -> dict[str, Any]:
         """What ``metrics.json`` says of the split."""
@@ -84,6 +88,8 @@ class Listener:
 
     on_note: Callable[[str], None] = lambda _: None
     on_epoch: OnEpoch | None = None
+    stopping: Callable[[], bool] = lambda: False
+    """Whether somebody asked to stop: training ends then, and what there is is written."""
 
 
 def run(config: RunConfig, out: Path, listener: Listener | None = None) -> dict[str, Any]:
@@ -105,20 +111,31 @@ def run(config: RunConfig, out: Path, listener: Listener | None = None) -> dict[
 
 
 def resume(path: Path, listener: Listener | None = None) -> dict[str, Any]:
-    """Finish a run that was interrupted, from its beginning."""
+    """Finish a run that was interrupted, from its last checkpoint, or from its beginning where there is none.
+
+    A run that somebody stopped with Ctrl-C is finished with what there was; it can be resumed all the same.
+    """
     stored = read_config(path)
-    if (path / METRICS).exists():
+    if (path / METRICS).exists() and not _read_metrics(path).get("interrupted"):
         raise ConfigError(f"{path} is finished already; there is nothing to resume")
     expected = stored.pop("source_sha256", None)
     config = RunConfig.from_dict(stored)
     source = Path(config.source)
     if not source.is_file() or sha256(source) != expected:
         raise DataError(f"{source} is gone or has changed since the run began; start a new run")
+    (path / METRICS).unlink(missing_ok=True)
     return _fill(path, config, listener or Listener())
 
 
+def _read_metrics(path: Path) -> dict[str, Any]:
+    found = read_json(path / METRICS)
+    return found if isinstance(found, dict) else {}
+
+
 def _fill(path: Path, config: RunConfig, listener: Listener) -> dict[str, Any]:
-    begin = time.monotonic()
+    checkpoints = Checkpoints(path / CHECKPOINTS, config.checkpoint_every)
+    journals = Journals(checkpoints, listener.stopping, listener.on_note)
+    begin = time.monotonic() - checkpoints.elapsed
     reading = read_source(config.source, config.table, config.orders)
     for note in reading.notes:
         listener.on_note(note)
@@ -140,13 +157,19 @@ def _fill(path: Path, config: RunConfig, listener: Listener) -> dict[str, Any]:
         from jointensor.experiments.auto_run import fill_auto  # noqa: PLC0415 - it needs the configuration from here
 
         return fill_auto(path, config, listener, reading, parts, test, baselines, begin)
-    fitted = _fit(config, parts, baselines["bias"], listener, begin)  # type: ignore[arg-type]
+    fitted = _fit(config, parts, baselines["bias"], listener, begin, journals)  # type: ignore[arg-type]
     for note in fitted.notes:
         listener.on_note(note)
-    judged, notes = _remember(config, fitted, parts, test, listener, begin)
+    judged, notes = _remember(config, fitted, parts, test, listener, begin, journals)
     figures = figures_of(judged, baselines, parts, test)
-    again = config.refit and fitted.returned == "joint" and isinstance(judged, Predictor)
-    kept = _refit(config, tensor, fitted, listener, begin) if again else fitted
+    again = config.refit and fitted.returned == "joint" and isinstance(judged, Predictor) and not journals.stopped
+    kept = _refit(config, tensor, fitted, listener, begin, journals) if again else fitted
+    if journals.stopped:
+        notes = [
+            *notes,
+            f"stopped before its end, with the best model so far; to go on: jointensor fit --resume {path}",
+        ]
+        listener.on_note(notes[-1])
     judged = replace(judged, calibration=calibrate_on(judged, parts, test))
     predictor = replace(kept.predictor, calibration=judged.calibration) if again else judged
     checksums = write_run(path, predictor, tensor.modes, reading.spec, fitted.history)
@@ -154,6 +177,7 @@ def _fill(path: Path, config: RunConfig, listener: Listener) -> dict[str, Any]:
         figures
         | {"returned": _returned(fitted, parts, test, refit=kept is not fitted)}
         | _circumstances(config, fitted, tensor, parts, begin)
+        | {"resumed_from_epoch": journals.resumed_epochs or None, "interrupted": journals.stopped}
         | {"notes": [*reading.notes, *fitted.notes, *notes], "files": checksums}
     )
     held = test if len(test[1]) else (parts.valid.indices, parts.valid.values)
@@ -161,6 +185,8 @@ def _fill(path: Path, config: RunConfig, listener: Listener) -> dict[str, Any]:
         write_run_report(path, metrics, fitted.history, tensor, predictor, (judged, held), calibrated=True)
     finally:  # last of all files; and a page that fails must not cost a fit
         write_json(path / METRICS, metrics)
+    if not journals.stopped:
+        checkpoints.clear()
     return metrics
 
 
@@ -183,7 +209,7 @@ def _test_entries(config: RunConfig, reading: Reading, parts: Split) -> Entries:
     return read_entries(config.test_file, reading.tensor.modes, reading.spec)
 
 
-def _fit(config: RunConfig, parts: Split, bias: Tables, listener: Listener, begin: float) -> Fit:
+def _fit(config: RunConfig, parts: Split, bias: Tables, listener: Listener, begin: float, journals: Journals) -> Fit:
     recipe = make_recipe(config.recipe, **config.recipe_changes)
     model = _model(config, recipe, parts.train)
     listener.on_note(repr(model))
@@ -198,6 +224,7 @@ def _fit(config: RunConfig, parts: Split, bias: Tables, listener: Listener, begi
         on_epoch=listener.on_epoch,
         engine=config.engine,
         on_note=listener.on_note,
+        journal=journals.next(),
     )
 
 
@@ -209,19 +236,25 @@ def _model(config: RunConfig, recipe: Recipe, tensor: SparseTensor) -> JointMode
 
 
 def _remember(
-    config: RunConfig, fitted: Fit, parts: Split, test: Entries, listener: Listener, begin: float
+    config: RunConfig,
+    fitted: Fit,
+    parts: Split,
+    test: Entries,
+    listener: Listener,
+    begin: float,
+    journals: Journals,
 ) -> tuple[Predictor | Ensemble, list[str]]:
     """The fitted model, with neighbours and tables where they were asked for; and what they took away."""
     spec = "" if config.linear is None else by_position(config.linear, parts.train.mode)
     _, late = without_memory(spec, tables=fitted.recipe.linear_solver != "gibbs")
-    if not late or fitted.returned != "joint":
+    if not late or fitted.returned != "joint" or journals.stopped:
         return fitted.predictor, []
     listener.on_note(f"fitting {FOLDS} more times, for residuals of entries that were left out")
 
     def again(some: Split) -> Fit:
         return fit(
             _model(config, fitted.recipe, parts.train), some, fitted.recipe, seed=config.seed, device=config.device,
-            budget=_left(config, begin), engine=config.engine,
+            budget=_left(config, begin), engine=config.engine, journal=journals.next(),
         )  # fmt: skip
 
     found, memory = remember(fitted, parts, late, again, None, config.seed)
@@ -233,7 +266,9 @@ def _remember(
     return found, notes
 
 
-def _refit(config: RunConfig, tensor: SparseTensor, fitted: Fit, listener: Listener, begin: float) -> Fit:
+def _refit(
+    config: RunConfig, tensor: SparseTensor, fitted: Fit, listener: Listener, begin: float, journals: Journals
+) -> Fit:
     """Train once more on all entries, for as long as the evaluated model took; a failure keeps that model."""
     listener.on_note("training once more on all entries")
     everything = split(tensor, test=0.0, valid=0.0, seed=config.split_seed)
@@ -247,9 +282,11 @@ def _refit(config: RunConfig, tensor: SparseTensor, fitted: Fit, listener: Liste
         budget=_left(config, begin),
         on_epoch=listener.on_epoch,
         engine=config.engine,
+        journal=journals.next(),
     )
-    if again.failed and not fitted.failed:
-        listener.on_note(f"training on all entries failed ({again.outcome}); the evaluated model is kept")
+    if (again.failed and not fitted.failed) or journals.stopped:
+        why = "was stopped" if journals.stopped else f"failed ({again.outcome})"
+        listener.on_note(f"training on all entries {why}; the evaluated model is kept")
         return fitted
     return again
 
@@ -277,7 +314,6 @@ def _circumstances(config: RunConfig, fitted: Fit, tensor: SparseTensor, parts: 
         "failed": fitted.failed,
         "nonlinear_dead": fitted.nonlinear_dead,
         "epochs": len(fitted.history),
-        "resumed_from_epoch": None,
         "parameters": fitted.model.n_parameters(),
         "seconds": time.monotonic() - begin,
         "engine": fitted.engine,

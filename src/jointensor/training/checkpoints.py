@@ -26,6 +26,9 @@ from jointensor.errors import RunError
 KEPT = 2
 """Checkpoints of a fit that are kept: the last good one, should the disk lose the newest."""
 
+KEYS = {"epochs", "points", "inside", "told", "model", "snapshots", "things", "random", "elapsed"}
+"""What a checkpoint holds."""
+
 DIGITS = 16
 """Of the checksum, in a file's name."""
 
@@ -116,8 +119,11 @@ def _parse(path: Path, whole: bytes) -> dict[str, Any]:
         header = json.loads(whole[8 : 8 + length])["__metadata__"]
         version, data = header["version"], json.loads(header["data"])
         found: dict[str, Any] = unpack(data, load(whole))
-    except (SafetensorError, KeyError, ValueError, TypeError) as error:
+        missing = KEYS - set(found)
+    except (SafetensorError, LookupError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise RunError(f"{path} is no checkpoint: {error}") from None
+    if missing:
+        raise RunError(f"{path} is no checkpoint: it has no {', '.join(sorted(missing))}")
     if version != __version__:
         raise RunError(
             f"{path} was written by version {version} of jointensor, this is {__version__}: resume with that one, "
@@ -133,8 +139,6 @@ class Checkpoints:
         self.folder, self.every = folder, every
         self.begin = time.monotonic()
         self.slots = 0
-        self.resumed_epochs = 0.0
-        """Epochs that need not be trained again, over all fits."""
         for stray in folder.glob(".writing-*"):  # what a kill in the middle of writing left
             _remove(stray)
         self.before = max((found["elapsed"] for found in self._newest()), default=0.0)

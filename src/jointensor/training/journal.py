@@ -18,10 +18,13 @@ from torch import Tensor, nn
 
 from jointensor.errors import RunError
 from jointensor.training.als import LARGE, VALUES
-from jointensor.training.checkpoints import Slot
+from jointensor.training.checkpoints import Checkpoints, Slot
 
 T = TypeVar("T")
 R = TypeVar("R", bound="Resumable")
+
+
+MISFIT = "the checkpoint does not fit this run; remove the files in its folder checkpoints to start again"
 
 
 class Snapshot(dict[str, Tensor]):
@@ -51,10 +54,17 @@ class Journal:
         Where checkpoints are written and looked for; without one nothing is.
     stopping
         Says whether somebody asked to stop.
+    on_note
+        Called with what is worth a line, such as a checkpoint that could not be written.
     """
 
-    def __init__(self, slot: Slot | None = None, stopping: Callable[[], bool] = lambda: False) -> None:
-        self.slot, self.stopping = slot, stopping
+    def __init__(
+        self,
+        slot: Slot | None = None,
+        stopping: Callable[[], bool] = lambda: False,
+        on_note: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.slot, self.stopping, self.on_note = slot, stopping, on_note
         self.model: nn.Module | None = None
         self.found: dict[str, Any] | None = None if slot is None else slot.read()
         """The checkpoint that is to be reached; ``None`` where training is under way."""
@@ -77,7 +87,7 @@ class Journal:
         elif len(self.told) < len(self.found["told"]):
             answer = self.found["told"][len(self.told)]
         else:
-            raise RunError("the checkpoint does not fit this run; remove the folder checkpoints to start again")
+            raise RunError(MISFIT)
         self.told.append(answer)
         return answer
 
@@ -120,7 +130,10 @@ class Journal:
 
     def _maybe_write(self, epochs: float, inside: dict[str, Any] | None, *, force: bool = False) -> None:
         if self.slot is not None and (force or self.slot.due or self.stopping()) and not self.stopped:
-            self.slot.write(self._state(epochs, inside))
+            try:
+                self.slot.write(self._state(epochs, inside))
+            except RunError as error:  # a full disk must not cost the fit; the checkpoint before is still there
+                self.on_note(f"no checkpoint was written, training goes on: {error}")
         if self.stopping() and not self.stopped and not force:
             self.stopped = True
             raise StoppedError
@@ -144,12 +157,15 @@ class Journal:
         assert self.model is not None
         assert self.found is not None
         found, self.found = self.found, None
-        self.model.load_state_dict(found["model"])
-        for k, state in found["things"].items():
-            thing = self.things[k]()
-            if thing is not None:
-                thing.resume(state)
-        set_random_state(found["random"])
+        try:
+            self.model.load_state_dict(found["model"])
+            for k, state in found["things"].items():
+                thing = self.things[k]()
+                if thing is not None:
+                    thing.resume(state)
+            set_random_state(found["random"])
+        except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
+            raise RunError(f"{MISFIT} ({' '.join(str(error).split())})") from None
 
 
 def _without_large(copy: Snapshot) -> dict[str, Tensor]:
@@ -168,3 +184,34 @@ def set_random_state(state: dict[str, Tensor]) -> None:
     torch.set_rng_state(state["cpu"])
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
+
+
+class Journals:
+    """The journals of a run, one for each of its fits in turn.
+
+    Parameters
+    ----------
+    checkpoints
+        Where they are written.
+    stopping, on_note
+        As a :class:`Journal` takes them.
+    """
+
+    def __init__(self, checkpoints: Checkpoints, stopping: Callable[[], bool], on_note: Callable[[str], None]) -> None:
+        self.checkpoints, self.stopping, self.on_note = checkpoints, stopping, on_note
+        self.made: list[Journal] = []
+
+    def next(self) -> Journal:
+        """The journal of the next fit."""
+        self.made.append(Journal(self.checkpoints.next(), self.stopping, self.on_note))
+        return self.made[-1]
+
+    @property
+    def resumed_epochs(self) -> float:
+        """Epochs of all fits that were not trained again; a part of one counts as that."""
+        return sum(journal.resumed_epochs for journal in self.made)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether somebody asked to stop, and a fit did."""
+        return any(journal.stopped for journal in self.made)
