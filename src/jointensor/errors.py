@@ -19,3 +19,7 @@ class RunError(JointensorError):
 
 class MissingPackageError(JointensorError, ImportError):
     """An optional package is needed for what was asked."""
+
+
+class MemoryFullError(JointensorError, MemoryError):
+    """A device has too little memory, and smaller steps did not help."""

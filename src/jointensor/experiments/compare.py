@@ -168,13 +168,14 @@ def try_cell(config: CompareConfig, cell: Cell) -> dict[str, Any]:
     """A cell, or why there is none: one model that fails must not take the others along."""
     try:
         return run_cell(config, cell)
-    except JointensorError:
-        raise  # the user's to mend
+    except JointensorError as error:
+        if not isinstance(error, MemoryError):
+            raise  # the user's to mend
+        reason = str(error)
     except (RuntimeError, ValueError, MemoryError, ArithmeticError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        model = config.models[cell.number]
-        same = {"model": model, "split_seed": cell.split_seed, "seed": cell.seed}
-        return same | {"error": reason, "test": None, "success": False}
+    same = {"model": config.models[cell.number], "split_seed": cell.split_seed, "seed": cell.seed}
+    return same | {"error": reason, "test": None, "success": False}
 
 
 def _cell_file(path: Path, config: CompareConfig, cell: Cell) -> Path:

@@ -157,9 +157,22 @@ def check_rank(rank: tuple[int, int]) -> tuple[int, int]:
     return int(linear), int(nonlinear)
 
 
+FEWEST = 256
+"""Entries at once that have to fit into memory."""
+
+
 def evaluate_in_batches(half: Callable[[Tensor], Tensor], indices: Tensor, batch: int) -> Tensor:
-    """``half`` of many entries without gradients, ``(entries, modes)`` → ``(entries,)``."""
+    """``half`` of many entries without gradients, ``(entries, modes)`` → ``(entries,)``.
+
+    Where a batch does not fit into a GPU's memory, smaller ones are tried.
+    """
     with torch.no_grad():
-        parts = [half(indices[start : start + batch]) for start in range(0, len(indices), batch)]
+        try:
+            parts = [half(indices[start : start + batch]) for start in range(0, len(indices), batch)]
+        except torch.OutOfMemoryError:
+            if batch <= FEWEST:
+                raise
+            torch.cuda.empty_cache()
+            return evaluate_in_batches(half, indices, batch // 2)
         # concatenated in here: a part that is a view of a parameter would ask for gradients outside
         return torch.cat(parts) if parts else torch.zeros(0)

@@ -18,7 +18,7 @@ from jointensor.baselines.device import fit_bias_on_device
 from jointensor.baselines.tables import Tables, fit_bias
 from jointensor.data.sparse import SparseTensor
 from jointensor.data.split import Split
-from jointensor.errors import ConfigError, DataError
+from jointensor.errors import ConfigError, DataError, MemoryFullError
 from jointensor.kernels import pick_engine
 from jointensor.metrics import measure
 from jointensor.models.joint import JointModel, evaluate_in_batches
@@ -207,7 +207,7 @@ def fit(  # noqa: PLR0913 - everything that decides a fit
     given = {name: value.detach().clone() for name, value in model.state_dict().items()}
     for number in range(1 + recipe.restarts):
         model.load_state_dict(given)  # parameters that nothing resets must not carry over from a failed attempt
-        with _seeded(seed, number, place):
+        with _seeded(seed, number, place), _memory_named(place):
             trainer = Trainer(
                 model,
                 train_entries,
@@ -380,6 +380,18 @@ def _constant(predicted: Tensor, values: Tensor) -> bool:
     if len(values) < 2 or float(values.std()) == 0:
         return False
     return float(predicted.std()) <= CONSTANT * float(values.std())
+
+
+@contextmanager
+def _memory_named(device: torch.device) -> Iterator[None]:
+    """An error of ours where a device has too little memory, whatever was done about it."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise MemoryFullError(
+            f"the memory of {device} is full, and smaller steps did not help: take --device cpu, fewer components, or "
+            "a smaller tensor"
+        ) from error
 
 
 @contextmanager

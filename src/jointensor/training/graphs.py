@@ -143,6 +143,12 @@ class GraphDescent(Descent):
         self.spent += time.perf_counter() - begin
         return loss
 
+    def halve(self) -> bool:
+        """Take half as many entries per step from now on; steps are recorded anew."""
+        self.single = self.many = None
+        self.taken, self.buffers = 0, {}
+        return super().halve()
+
     def compile(self) -> None:
         """Have torch compile the steps from now on; they are recorded anew."""
         self.losses_of, self.compiled = torch.compile(batch_losses, dynamic=False), True

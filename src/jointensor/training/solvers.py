@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from jointensor.models.joint import LINKS
+from jointensor.models.joint import FEWEST, LINKS
 from jointensor.training.als import Als
 from jointensor.training.journal import random_state, set_random_state
 from jointensor.training.losses import Loss
@@ -42,6 +42,9 @@ class Solver(Protocol):
 
     def epoch(self, half: Half, fixed: Fixed, train: Entries, inside: Inside | None = None) -> float:
         """One pass, or what is left of one; returns the mean loss of the training entries."""
+
+    def halve(self) -> bool:
+        """Take half as much memory from now on; says whether that is possible."""
 
 
 Inside = dict[str, Any]
@@ -155,15 +158,23 @@ class Descent:
         self.optimizer.step()
         return loss.detach() * len(batch)
 
+    def halve(self) -> bool:
+        """Take half as many entries per step from now on; says whether that is possible."""
+        if self.batch_size <= FEWEST:
+            return False
+        self.batch_size //= 2
+        return True
+
     def resumable(self) -> dict[str, Any]:
         """What the optimiser knows, and where the running means and the learning rate are."""
         average = None if self.average is None else self.average.resumable()
-        return {"optimizer": self.optimizer.state_dict(), "average": average, "epochs": self.epochs}
+        known = {"optimizer": self.optimizer.state_dict(), "average": average, "epochs": self.epochs}
+        return {**known, "batch_size": self.batch_size}
 
     def resume(self, state: dict[str, Any]) -> None:
         """Go on from there."""
         self.optimizer.load_state_dict(state["optimizer"])
-        self.epochs = state["epochs"]
+        self.epochs, self.batch_size = state["epochs"], state["batch_size"]
         if self.average is not None:
             self.average.resume(state["average"])
 
@@ -208,6 +219,10 @@ class Exact:
         targets = train.values - fixed.train
         self.als.sweep(targets, self._weights(targets))
         return float(self.loss.elementwise(self.als.total(), targets).mean())
+
+    def halve(self) -> bool:
+        """Sweeps take the memory that they take."""
+        return False
 
     def _weights(self, targets: Tensor) -> Tensor | None:
         """Weights that make the squared loss touch Huber's where g is now; none for the squared loss itself."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -125,6 +126,8 @@ class Trainer:
         self.best_figure = math.inf
         self.best_state: Snapshot | None = None
         self.converged = False
+        self.batch_limit = sys.maxsize
+        """Most entries per step that fit into memory, as far as is known."""
 
     @property
     def most(self) -> int:
@@ -204,11 +207,12 @@ class Trainer:
 
     @property
     def batch_size(self) -> int:
-        """Entries per step."""
-        if self.recipe.batch_size:
-            return self.recipe.batch_size
-        wanted = 2 ** round(math.log2(max(len(self.train), 1) / STEPS))
-        return int(min(max(wanted, LEAST_BATCH), MOST_BATCH))
+        """Entries per step; fewer than the recipe says where these did not fit into memory."""
+        wanted = self.recipe.batch_size
+        if not wanted:
+            wanted = 2 ** round(math.log2(max(len(self.train), 1) / STEPS))
+            wanted = int(min(max(wanted, LEAST_BATCH), MOST_BATCH))
+        return min(wanted, self.batch_limit)
 
     def stopping_rule(self) -> Either:
         """A fresh rule for one phase."""
@@ -266,7 +270,7 @@ class Trainer:
         begin = time.perf_counter()
         self.model.train()  # dropout and the like are on in here only
         try:
-            loss = solver.epoch(half, fixed, self.train, inside)
+            loss = self._within_memory(half, fixed, solver, inside)
         finally:
             self.model.eval()
         if solver.average:
@@ -275,6 +279,18 @@ class Trainer:
         if solver.average:
             solver.average.swap()
         return loss, checked, time.perf_counter() - begin
+
+    def _within_memory(self, half: Half, fixed: Fixed, solver: Solver, inside: dict[str, Any] | None) -> float:
+        """An epoch; begun again with smaller batches where a GPU's memory is too small for these."""
+        while True:
+            try:
+                return solver.epoch(half, fixed, self.train, inside)
+            except torch.OutOfMemoryError:
+                if not solver.halve():
+                    raise
+            torch.cuda.empty_cache()
+            inside, self.batch_limit = None, getattr(solver, "batch_size", self.batch_limit)
+            self.notes.append(f"out of memory: steps of {self.batch_limit:,} entries from here on")
 
     def _pause_inside(self, share: float, inside: dict[str, Any]) -> None:
         """Between two pieces of an epoch."""
