@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from jointensor.baselines.tables import Table, Tables
+from jointensor.models.joint import JointModel
 from jointensor.training.calibration import Calibration
 from jointensor.training.ensemble import Ensemble
 from jointensor.training.predictor import Predictor, interval_of
@@ -57,9 +58,12 @@ class Serving:
         predictor = self.predictor
         if isinstance(predictor, Ensemble) or next(predictor.model.parameters()).device.type != "cpu":
             return Answers(predictor.predict(indices), unseen, predictor.calibration)
+        cold = predictor.not_for_the_model(indices)  # (entries,)
+        if not cold.any():
+            return Answers(_in_batches(predictor.model, indices), unseen, predictor.calibration)
         predicted = np.empty(len(indices), dtype=np.float32)  # (entries,)
-        predicted[unseen] = predictor.predict(indices[unseen])
-        predicted[~unseen] = _in_batches(predictor, indices[~unseen])
+        predicted[cold] = predictor.fallback.predict(indices[cold])
+        predicted[~cold] = _in_batches(predictor.model, indices[~cold])
         return Answers(predicted, unseen, predictor.calibration)
 
     def interval(self, indices: NDArray[np.integer], answers: Answers, level: float) -> NDArray[np.float32]:
@@ -69,15 +73,25 @@ class Serving:
         return np.clip(ends, predictor.low, predictor.high) if isinstance(predictor, Ensemble) else ends
 
 
-def _in_batches(predictor: Predictor, indices: NDArray[np.integer]) -> NDArray[np.float32]:
+def _in_batches(model: JointModel, indices: NDArray[np.integer]) -> NDArray[np.float32]:
+    asked = torch.as_tensor(np.ascontiguousarray(indices))  # (entries, modes)
+    predicted = torch.empty(len(asked))
     # The last batch takes the rest along: rows at the end of a very small product of matrices are rounded differently.
-    starts = list(range(0, max(len(indices) - BATCH, 0) + 1, BATCH))
-    batches = [indices[a:b] for a, b in zip(starts, (*starts[1:], len(indices)), strict=True)]
+    starts = list(range(0, max(len(asked) - BATCH, 0) + 1, BATCH))
+    batches = [slice(a, b) for a, b in zip(starts, (*starts[1:], len(asked)), strict=True)]
+
+    def answer(batch: slice) -> None:
+        with torch.inference_mode():
+            predicted[batch] = model(asked[batch])
+
     with _one_thread_per_call() as threads:
         if threads == 1:  # threads that come and go leave memory behind
-            return np.concatenate([predictor.predict(batch) for batch in batches])
-        with ThreadPoolExecutor(threads) as pool:
-            return np.concatenate(list(pool.map(predictor.predict, batches)))
+            for batch in batches:
+                answer(batch)
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(answer, batches))
+    return predicted.numpy()
 
 
 @contextmanager

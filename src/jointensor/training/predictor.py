@@ -51,14 +51,14 @@ class Predictor:
         device = next(self.model.parameters()).device
         for start in range(0, len(indices), CHUNK):
             chunk = indices[start : start + CHUNK]
-            cold = self._not_for_the_model(chunk)
+            cold = self.not_for_the_model(chunk)
             part = answer[start : start + CHUNK]
             part[cold] = self.fallback.predict(chunk[cold])
             warm = torch.as_tensor(np.ascontiguousarray(chunk[~cold]), device=device)
             part[~cold] = evaluate_in_batches(self.model, warm, 1 << 15).cpu().numpy()
         return answer
 
-    def _not_for_the_model(self, indices: NDArray[np.integer]) -> NDArray[np.bool_]:
+    def not_for_the_model(self, indices: NDArray[np.integer]) -> NDArray[np.bool_]:
         """Entries that the bias predictor answers.
 
         Rows that are drawn are drawn for labels without entries too, from what the others are like: such a model only
