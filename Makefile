@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check fmt docs bench bench-gpu fuzz identifiability clean
+.PHONY: help setup demo test test-all check fmt docs bench bench-gpu fuzz results identifiability clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk 'BEGIN {FS = ":.*## "} {printf "  make %-16s %s\n", $$1, $$2}'
@@ -51,6 +51,16 @@ bench-gpu: $(READY) ## seconds per pass on an NVIDIA GPU, beside hand-written Py
 fuzz: $(READY) ## hostile files, 200,000 for each reader, and how much of the parsers they reach; an hour
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check coverage
 	$(BIN)/python -m tests.fuzz.run
+
+DATA ?= ../shared/data
+DEVICE ?= auto
+EXPERIMENTS := table1 claims figure2 figure3 table2 table3 figure4 table4 figure5
+
+results: $(READY) ## every experiment of the paper, into docs/results; hours: make results DATA=folder DEVICE=cuda
+	for name in $(EXPERIMENTS); do $(BIN)/jointensor reproduce $$name --data $(DATA) --out runs/results --device $(DEVICE) --budget 60 --seeds-large 1 --quiet || exit 1; done
+	mkdir -p docs/results
+	cp runs/results/*.md docs/results/
+	-cp runs/results/*.svg docs/results/
 
 identifiability: $(READY) ## the paper's identifiability experiment, ten seeds
 	$(BIN)/python -m jointensor.experiments.identifiability --seeds 10
