@@ -52,7 +52,7 @@ fuzz: $(READY) ## hostile files, 200,000 for each reader, and how much of the pa
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check coverage
 	$(BIN)/python -m tests.fuzz.run
 
-DATA ?= ../shared/data
+DATA ?= data
 DEVICE ?= auto
 EXPERIMENTS := table1 claims figure2 figure3 table2 table3 figure4 table4 figure5
 
