@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check fmt docs bench bench-gpu fuzz results identifiability clean
+.PHONY: help setup demo test test-all check fmt docs bench bench-gpu fuzz soak results identifiability clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk 'BEGIN {FS = ":.*## "} {printf "  make %-16s %s\n", $$1, $$2}'
@@ -51,6 +51,9 @@ bench-gpu: $(READY) ## seconds per pass on an NVIDIA GPU, beside hand-written Py
 fuzz: $(READY) ## hostile files, 200,000 for each reader, and how much of the parsers they reach; an hour
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check coverage
 	$(BIN)/python -m tests.fuzz.run
+
+soak: $(READY) ## random tensors and options, each checked by another route; an hour, or SECONDS=60
+	$(BIN)/python -m tests.soak.run --seconds $(or $(SECONDS),3600)
 
 DATA ?= data
 DEVICE ?= auto

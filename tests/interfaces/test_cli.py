@@ -215,6 +215,22 @@ def test_without_test_entries_metrics_say_null(cli, table, tmp_path):
     assert metrics["valid"]["n"] == 30
 
 
+def test_a_test_file_may_hold_a_cell_twice(cli, ratings, tmp_path):
+    rows = ratings.to_frame().sample(fraction=1.0, shuffle=True, seed=0)
+    rows[:200].write_csv(tmp_path / "train.csv")
+    rows[200:].vstack(rows[200:230]).write_csv(tmp_path / "test.csv")
+    code, _, err = cli(
+        "fit", tmp_path / "train.csv", *MODES, "--rank", "1/0", "--test-file", tmp_path / "test.csv",
+        "--out", tmp_path / "run", *QUICK,
+    )  # fmt: skip
+    assert code == 0, err
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["test"]["n"] == 130
+    code, _, err = cli(
+        "predict", tmp_path / "run", tmp_path / "test.csv", "--interval", "0.9", "--out", tmp_path / "answers.csv"
+    )
+    assert code == 0, err
+
+
 def test_a_test_file_of_ones_own_with_an_unseen_label(cli, table, tmp_path):
     (tmp_path / "test.csv").write_text("user,movie,day,value\n00001,A,2021-01-01,1.5\nnew,A,2021-01-01,2.5\n")
     code, *_ = cli(

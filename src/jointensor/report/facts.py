@@ -60,6 +60,9 @@ LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 SAMPLE = 12
 """Missing cells that are shown."""
 
+WHOLE = 2.0**53
+"""From here on every number is whole, and one more than it is the same number."""
+
 MOST_EPOCHS = 400
 """Of an attempt that are drawn."""
 
@@ -87,7 +90,9 @@ def data_facts(tensor: SparseTensor) -> Facts:
 def _histogram(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Counts and edges; columns of whole numbers hold equally many, or they would go up and down for nothing."""
     low, high = values.min(), values.max()
-    if not np.all(values == np.floor(values)):
+    if low == high and abs(low) >= WHOLE:
+        return np.histogram(values, [low * (1 - 1e-6 * np.sign(low)), high * (1 + 1e-6 * np.sign(low))])
+    if max(-low, high) >= WHOLE or not np.all(values == np.floor(values)):
         return np.histogram(values, COLUMNS)
     step = math.ceil((high - low + 1) / COLUMNS)
     return np.histogram(values, low - 0.5 + step * np.arange(math.ceil((high - low + 1) / step) + 1))

@@ -40,6 +40,8 @@ _BROKEN = (
 )  # fmt: skip
 """What a damaged file makes of what it is read by."""
 
+_UNKNOWN = "is not a model of this version; use the version that wrote the run (environment.json names it), or fit again"
+
 
 def save_predictor(predictor: Predictor | Ensemble | Tables | Trees | Mean, path: Path) -> None:
     """Write all numbers; how they belong together goes into the file's metadata."""
@@ -88,7 +90,7 @@ def _unpack(config: Config, numbers: Numbers, nonlinear: type[nn.Module] | nn.Mo
     for pack, unpack in PACKERS.values():
         if pack.__name__ == f"_pack_{config.get('kind')}":
             return unpack(config, numbers, nonlinear)
-    raise RunError(f"'{config.get('kind')}' is not a model of this version")
+    raise RunError(f"'{config.get('kind')}' {_UNKNOWN}")
 
 
 def _pack_joint(predictor: Predictor) -> tuple[Config, Numbers]:
@@ -108,7 +110,7 @@ def _pack_joint(predictor: Predictor) -> tuple[Config, Numbers]:
 def _unpack_joint(config: Config, numbers: Numbers, nonlinear: type[nn.Module] | nn.Module | None) -> Predictor:
     returned = config.get("returned", "joint")
     if returned not in ("joint", "bias"):
-        raise RunError(f"'{returned}' is not a model of this version")
+        raise RunError(f"'{returned}' {_UNKNOWN}")
     own = _below(numbers, "model.")
     _whole(config["shape"])
     with _NoLarger(own) as limit:
@@ -209,7 +211,10 @@ def _pack_calibration(calibration: Calibration) -> tuple[Config, Numbers]:
 
 def _unpack_calibration(config: Config, numbers: Numbers, _: object) -> Calibration:
     scale = None if config["scale"] is None else _unpack(config["scale"], _below(numbers, "scale."))
-    edges, quantiles, below, held = (numbers[name].numpy() for name in ("edges", "quantiles", "below", "held"))
+    edges, quantiles = numbers["edges"].numpy(), numbers["quantiles"].numpy()
+    # files of earlier versions: misses shared evenly, and as many entries inside as were asked for
+    below = numbers["below"].numpy() if "below" in numbers else np.full(len(quantiles), 0.5)
+    held = numbers["held"].numpy() if "held" in numbers else LEVELS.copy()
     return Calibration(edges, scale, quantiles, tuple(config["shape"]), below, held)
 
 
