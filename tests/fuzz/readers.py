@@ -14,42 +14,15 @@ import random
 import struct
 import tarfile
 import tempfile
-from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tests.fuzz.base import Case, Reader
 from tests.fuzz.mutate import mutated
 from tests.fuzz.npy import HUGE, bomb, lying_array, npy_bomb, pack, plain_array, zip_of_raw
-
-Case = dict[str, bytes]
-
-
-class Reader(ABC):
-    """One kind of file."""
-
-    name: str
-    modules: tuple[str, ...]
-    """Parsers whose coverage is reported."""
-
-    @abstractmethod
-    def case(self, rng: random.Random) -> Case:
-        """A mutated file, or several."""
-
-    @abstractmethod
-    def read(self, folder: Path) -> None:
-        """Read what a case left in a folder; raises whatever the reader raises."""
-
-    def warm_up(self, folder: Path) -> None:
-        """Whatever is done once only, such as compiling; before memory is limited."""
-        for number in range(20):
-            for path in folder.iterdir():
-                path.unlink()
-            for name, data in self.case(random.Random(number)).items():
-                (folder / name).write_bytes(data)
-            with contextlib.suppress(Exception):
-                self.read(folder)
+from tests.fuzz.tables import Arrow, JsonLines, Parquet, Streamed
 
 
 class Tns(Reader):
@@ -593,7 +566,9 @@ def weight_files() -> list[bytes]:
     return made
 
 
-READERS: dict[str, type[Reader]] = {one.name: one for one in (Tns, Csv, Npz, Weights, RunFolder, Sql, Archives)}
+READERS: dict[str, type[Reader]] = {
+    one.name: one for one in (Tns, Csv, Npz, Weights, RunFolder, Sql, Archives, Parquet, Arrow, JsonLines, Streamed)
+}
 """By name."""
 COUNTS = {
     "tns": 200_000,
@@ -603,5 +578,9 @@ COUNTS = {
     "run": 20_000,
     "sql": 50_000,
     "archives": 50_000,
+    "parquet": 200_000,
+    "arrow": 200_000,
+    "jsonl": 200_000,
+    "stream": 20_000,
 }
 """Inputs of a full run."""

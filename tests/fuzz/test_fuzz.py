@@ -10,7 +10,10 @@ import pytest
 from tests.fuzz.readers import READERS
 from tests.fuzz.run import REPOSITORY, fuzz, kept_cases
 
-SHORT = {"tns": 1500, "csv": 800, "npz": 2000, "safetensors": 1500, "run": 150, "sql": 800, "archives": 200}
+SHORT = {
+    "tns": 1500, "csv": 800, "npz": 2000, "safetensors": 1500, "run": 150, "sql": 800, "archives": 200,
+    "parquet": 400, "arrow": 400, "jsonl": 400, "stream": 300,
+}  # fmt: skip
 
 
 def test_every_reader_has_a_short_run():

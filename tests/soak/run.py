@@ -31,7 +31,7 @@ Check = Callable[[np.random.Generator, Path], str]
 KINDS: dict[str, tuple[Check, float]] = {
     "rows": (parts.rows, 3), "blocks": (parts.blocks, 3), "engines": (parts.engines, 3), "splits": (parts.splits, 2),
     "baselines": (parts.baselines, 3), "files": (parts.files, 3), "intervals": (parts.intervals, 3),
-    "estimator": (parts.estimator, 1), "runs": (runs.runs, 8), "auto": (runs.auto, 0.1),
+    "estimator": (parts.estimator, 1), "runs": (runs.runs, 8), "tables": (runs.tables, 1), "auto": (runs.auto, 0.1),
 }  # fmt: skip
 """What is checked, and how often."""
 SECONDS = 120

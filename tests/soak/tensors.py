@@ -19,7 +19,7 @@ LABELS = ("none", "text", "text", "codes", "numbers", "dates", "odd")
 def random_shape(rng: np.random.Generator, largest: int = 14) -> tuple[int, ...]:
     """Two to five modes; some of them have a single label."""
     modes = int(rng.choice((2, 3, 3, 3, 4, 4, 5)))
-    return tuple(int(round(math.exp(rng.uniform(0, math.log(largest))))) for _ in range(modes))
+    return tuple(round(math.exp(rng.uniform(0, math.log(largest)))) for _ in range(modes))
 
 
 def random_cells(rng: np.random.Generator, shape: tuple[int, ...], most: int) -> np.ndarray:

@@ -73,7 +73,7 @@ def newer(folder, tmp_path, **changes):
 @pytest.mark.parametrize("changes", [{"kind": "transformer"}, {"returned": "wisdom"}])
 def test_folders_of_versions_to_come_are_refused_by_name(changes, tmp_path):
     folder = newer(RUNS / "9c53db5" / "joint", tmp_path, **changes)
-    with pytest.raises(RunError, match="not a model of this version.*(fit again|version that wrote)"):
+    with pytest.raises(RunError, match=r"not a model of this version.*(fit again|version that wrote)"):
         load_run(folder)
 
 

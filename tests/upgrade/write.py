@@ -55,7 +55,11 @@ def write_sources(folder: Path) -> None:
     with (folder / "queries.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("user", "movie", "day"), *asked])
     events = [
-        (u, f"{d} {rng.randrange(24):02d}:{rng.randrange(60):02d}:00", round(taste[u] + taste[d] + rng.gauss(0, 0.1), 3))
+        (
+            u,
+            f"{d} {rng.randrange(24):02d}:{rng.randrange(60):02d}:00",
+            round(taste[u] + taste[d] + rng.gauss(0, 0.1), 3),
+        )
         for u, _, d in rng.sample([(u, m, d) for u in users for m in movies for d in days], 200)
     ]
     with (folder / "events.csv").open("w", newline="") as file:

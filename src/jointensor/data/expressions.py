@@ -103,7 +103,11 @@ class ModeExpression:
                 f"column '{name}' was read month first ({format_}), though it could be day first; "
                 "rewrite it as year-month-day if that is wrong"
             )
-        return SHORT_FORMS[function][0](times), replace(self, format=format_), notes
+        try:
+            labels = SHORT_FORMS[function][0](times)
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:  # years that no calendar has
+            raise DataError(f"column '{name}' has times that cannot be used: {_first_line(error)}") from None
+        return labels, replace(self, format=format_), notes
 
     def _evaluate_sql(self, frame: pl.DataFrame) -> pl.Series:
         if self.text == self.name:
@@ -218,16 +222,16 @@ def as_labels(column: pl.Series) -> pl.Series:
         return column
     if column.dtype.is_nested():
         raise DataError(f"column '{column.name}' of type {column.dtype} cannot be used as labels")
-    if isinstance(column.dtype, pl.Datetime):
-        return column.dt.strftime("%Y-%m-%d %H:%M:%S%.f" + ("%:z" if column.dtype.time_zone else ""))
     if column.dtype.is_float():
         column = column.set(~column.is_finite(), None)
         whole = column.cast(pl.Int64, strict=False)
         same = (whole.cast(pl.Float64) == column.cast(pl.Float64)).fill_null(value=False)
         return whole.cast(pl.String).zip_with(same, column.cast(pl.String))
     try:
+        if isinstance(column.dtype, pl.Datetime):
+            return column.dt.strftime("%Y-%m-%d %H:%M:%S%.f" + ("%:z" if column.dtype.time_zone else ""))
         return column.cast(pl.String)
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):  # also years that no calendar has
         raise DataError(f"column '{column.name}' of type {column.dtype} cannot be used as labels") from None
 
 

@@ -130,14 +130,18 @@ def read_table(path: Path, spec: TableSpec | None = None) -> pl.DataFrame:
     """A table as it is written: every column of a text file is text."""
     import polars as pl  # noqa: PLC0415
 
+    from jointensor.data.arrow import check_arrow  # noqa: PLC0415
+    from jointensor.data.parquet import check_parquet  # noqa: PLC0415
     from jointensor.data.text import read_text  # noqa: PLC0415
 
     check_file(path)
     kind = file_kind(path)
     try:
         if kind == "parquet":
+            check_parquet(path)
             return pl.read_parquet(path, glob=False)
         if kind == "arrow":
+            check_arrow(path)
             return pl.scan_ipc(path, glob=False).collect()
         if kind == "jsonl":
             return pl.read_ndjson(path.read_bytes(), infer_schema_length=None)

@@ -19,9 +19,11 @@ import polars as pl
 from numpy.typing import NDArray
 from polars.io.plugins import register_io_source
 
+from jointensor.data.arrow import check_arrow
 from jointensor.data.expressions import ModeExpression, as_numbers_where_possible, parse_sql
 from jointensor.data.files import file_kind, query_spec
 from jointensor.data.modes import Mode
+from jointensor.data.parquet import check_parquet
 from jointensor.data.tables import Encoder, TableSpec
 from jointensor.data.text import _named, _refuse_cut_line, first_line, guess_separator
 from jointensor.errors import DataError
@@ -123,8 +125,11 @@ def _read_in_parts(path: Path, spec: TableSpec | None, rows: int) -> Iterator[pl
     if kind == "jsonl" and any(sign in str(path) for sign in "*?["):
         raise NotInParts("polars would take the name for a pattern")
     if kind == "parquet":
+        check_parquet(path)
         table = pl.scan_parquet(path, glob=False)
     else:
+        if kind == "arrow":
+            check_arrow(path)
         table = pl.scan_ipc(path, glob=False) if kind == "arrow" else pl.scan_ndjson(path, infer_schema_length=None)
     yield from _batches(table, rows)
 

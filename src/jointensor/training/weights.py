@@ -40,7 +40,9 @@ _BROKEN = (
 )  # fmt: skip
 """What a damaged file makes of what it is read by."""
 
-_UNKNOWN = "is not a model of this version; use the version that wrote the run (environment.json names it), or fit again"
+_UNKNOWN = (
+    "is not a model of this version; use the version that wrote the run (environment.json names it), or fit again"
+)
 
 
 def save_predictor(predictor: Predictor | Ensemble | Tables | Trees | Mean, path: Path) -> None:
