@@ -208,6 +208,7 @@ def _answers(rng: np.random.Generator, run: Run, tensor: SparseTensor, folder: P
     unseen = answers["unseen"].cast(pl.String).str.to_lowercase() == "true"
     np.testing.assert_array_equal(unseen.to_numpy(), run.predictor.unseen(indices))
     assert unseen.to_numpy()[(indices < 0).any(axis=1)].all(), "an unknown label that is not called unseen"
+    _archive(run, indices[(indices >= 0).all(axis=1)], folder)
     if level:
         lower, upper = (answers[name].cast(pl.Float32).to_numpy() for name in ("lower", "upper"))
         assert np.isfinite(lower).all(), "an end that is not finite"
@@ -215,6 +216,15 @@ def _answers(rng: np.random.Generator, run: Run, tensor: SparseTensor, folder: P
         assert (lower <= upper).all(), "ends that are not in order"
         ends = run.predictor.interval(indices, float(level[1]))
         np.testing.assert_array_equal(np.stack([lower, upper], axis=1), ends)
+
+
+def _archive(run: Run, indices: np.ndarray, folder: Path) -> None:
+    """Indices in, the same indices out, with the same answers."""
+    np.savez(folder / "queries.npz", indices=indices)
+    command("predict", run.path, folder / "queries.npz", "--out", folder / "answers.npz", "--quiet")
+    with np.load(folder / "answers.npz") as arrays:
+        np.testing.assert_array_equal(arrays["indices"], indices)
+        np.testing.assert_array_equal(arrays["values"], run.predictor.predict(indices))
 
 
 def _completed(rng: np.random.Generator, run: Run, tensor: SparseTensor, folder: Path) -> None:
@@ -237,12 +247,24 @@ def _completed(rng: np.random.Generator, run: Run, tensor: SparseTensor, folder:
     value = np.where(seen.ravel(), 0, predicted)
     value[np.ravel_multi_index(tuple(tensor.indices.T), tensor.shape)] = tensor.values
     close(frame["value"].cast(pl.Float32).to_numpy(), value, 1e-5, "complete's values")
+    _where(rng, run, tensor, folder)
     if seen.all():
         return
     top = folder / "top.parquet"
     command("complete", run.path, "--top", 7, "--out", top, "--quiet")
     found = read_table(top)["prediction"].to_numpy()
     close(found, np.sort(predicted[~seen.ravel()])[::-1][:7], 1e-5, "complete --top", np.abs(predicted).max())
+
+
+def _where(rng: np.random.Generator, run: Run, tensor: SparseTensor, folder: Path) -> None:
+    """A condition on one label selects the cells of that label."""
+    n = int(rng.integers(tensor.n_modes))
+    label = tensor.modes[n].label(int(rng.integers(tensor.shape[n])))
+    quoted = label.replace("'", "''")
+    condition = f"{tensor.mode_names[n]} = '{quoted}'"
+    command("complete", run.path, "--where", condition, "--out", folder / "where.parquet", "--quiet")
+    found = read_table(folder / "where.parquet")[tensor.mode_names[n]].cast(pl.String)
+    assert found.to_list() == [label] * (math.prod(tensor.shape) // tensor.shape[n]), f"--where {condition}"
 
 
 def tables(rng: np.random.Generator, folder: Path) -> str:
