@@ -103,6 +103,12 @@ def test_a_slice_of_a_tensor_of_a_million_cubed_is_cheap():
     assert frame.filter("observed").select("c", "value").rows() == [(3, 1.0)]
 
 
+@pytest.mark.parametrize("where", ["a = '2'", "a = 2", "a IN ('2')", "a = '2' AND b >= 0", "CONCAT(a, b) LIKE '2%'"])
+def test_modes_without_labels_are_compared_with_numbers_or_text(where):
+    cells = np.concatenate([indices for _, indices in select((Mode("a", 5), Mode("b", 3)), where)])
+    assert sorted(cells.tolist()) == [[2, b] for b in range(3)]
+
+
 def test_without_entries_nothing_is_observed():
     selection = select(MODES, None)
     assert not pl.concat(fill_in(Rule(), selection, Observed(None, selection)))["observed"].any()

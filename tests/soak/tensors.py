@@ -11,7 +11,7 @@ from jointensor.data.modes import Mode
 
 NAMES = ("user", "item", "place", "day", "kind")
 ODD = ("a,b", 'say "x"', " lead", "ä ö", "#c", "NA", "nan", "1e3", "001", "x'y", "a;b", "tab\there", "ß", "-", "None")
-SCALES = {"huge": 1e15, "extreme": 3e30, "tiny": 1e-15, "vanishing": 1e-30}
+SCALES = {"huge": 1e15, "extreme": 3e28, "tiny": 1e-15, "vanishing": 1e-30}
 VALUES = ("reals", "reals", "ratings", "counts", "binary", "heavy", "constant", "zeros", "offset", "outlier", *SCALES)
 LABELS = ("none", "text", "text", "codes", "numbers", "dates", "odd")
 

@@ -15,7 +15,7 @@ from torch import nn
 from jointensor.baselines import fit_bias
 from jointensor.data.sparse import SparseTensor
 from jointensor.data.split import Split, split
-from jointensor.errors import ConfigError
+from jointensor.errors import ConfigError, DataError
 from jointensor.metrics import rmse
 from jointensor.models.joint import JointModel
 from jointensor.training.fit import fit, pick_device, schedule_of
@@ -360,6 +360,14 @@ def test_the_schedule_is_that_of_the_attempt_that_was_kept(parts, short):
 def test_a_model_of_another_shape_is_refused(parts):
     with pytest.raises(ConfigError, match=r"the model has shape \(9, 8, 6\), the tensor \(9, 8, 7\)"):
         fit(JointModel((9, 8, 6), (2, 2)), parts)
+
+
+def test_values_whose_sums_do_not_fit_into_32_bits_are_refused_with_what_to_do(short):
+    whole = SparseTensor.from_dense(np.linspace(-9e29, 1e29, 40).reshape(8, 5))
+    fit(new_model(split(whole), (1, 0)), split(whole), short)
+    whole = whole.with_values(whole.values * 2)
+    with pytest.raises(DataError, match=r"a value of size 1.8e\+30; divide all values so that none is beyond 1e\+30"):
+        fit(new_model(split(whole), (1, 0)), split(whole), short)
 
 
 def test_devices_by_name():

@@ -161,10 +161,10 @@ def _conjuncts(condition: pl.Expr) -> list[pl.Expr]:
 
 
 def _true_rows(frame: pl.DataFrame, condition: pl.Expr) -> NDArray[np.bool_]:
-    typed = as_numbers_where_possible(frame, condition)
-    for table in (typed, frame):  # labels that look like numbers may be compared with numbers or with text
+    # labels that look like numbers, or are numbers, may be compared with numbers or with text
+    for form in (lambda: as_numbers_where_possible(frame, condition), lambda: frame, lambda: frame.cast(pl.String)):
         try:
-            answer = table.select(condition.cast(pl.Boolean).alias("kept"))["kept"]
+            answer = form().select(condition.cast(pl.Boolean).alias("kept"))["kept"]
         except pl.exceptions.PolarsError as error:
             reason = str(error).splitlines()[0]
             continue

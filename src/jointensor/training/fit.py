@@ -44,6 +44,9 @@ Outcome = Literal["converged", "budget", "diverged", "dead"]
 ``diverged``: a loss was not finite. ``dead``: every prediction is the same number."""
 
 
+LARGEST = 1e30
+"""Size of values whose sums fit into 32 bits, however many there are."""
+
 JUDGED = 500_000
 """Validation entries that decide between the joint model and the biases; more would only take longer."""
 
@@ -329,6 +332,9 @@ def check_fit(model: JointModel, split: Split, recipe: Recipe) -> None:
     if model.shape != split.train.shape:
         raise ConfigError(f"the model has shape {model.shape}, the tensor {split.train.shape}")
     lowest = min(float(part.values.min(initial=0.0)) for part in (split.train, split.valid))
+    largest = max(float(np.abs(part.values).max(initial=0.0)) for part in (split.train, split.valid))
+    if largest > LARGEST:
+        raise DataError(f"there is a value of size {largest:g}; divide all values so that none is beyond {LARGEST:g}")
     if make_loss(recipe.loss).nonnegative and lowest < 0:
         raise DataError(f"the {recipe.loss} loss needs values of at least 0; there is a value of {lowest:g}")
 
