@@ -161,16 +161,22 @@ def _conjuncts(condition: pl.Expr) -> list[pl.Expr]:
 
 
 def _true_rows(frame: pl.DataFrame, condition: pl.Expr) -> NDArray[np.bool_]:
-    # labels that look like numbers, or are numbers, may be compared with numbers or with text
-    for form in (lambda: as_numbers_where_possible(frame, condition), lambda: frame, lambda: frame.cast(pl.String)):
+    for table in _forms(frame, condition):
         try:
-            answer = form().select(condition.cast(pl.Boolean).alias("kept"))["kept"]
+            answer = table.select(condition.cast(pl.Boolean).alias("kept"))["kept"]
         except pl.exceptions.PolarsError as error:
             reason = str(error).splitlines()[0]
             continue
         kept = answer.fill_null(value=False).to_numpy()
         return kept if len(kept) == frame.height else np.full(frame.height, bool(kept[0]))
     raise ConfigError(f"--where cannot be evaluated: {reason}")
+
+
+def _forms(frame: pl.DataFrame, condition: pl.Expr) -> Iterator[pl.DataFrame]:
+    """Labels that look like numbers, or are numbers, may be compared with numbers or with text."""
+    yield as_numbers_where_possible(frame, condition)
+    yield frame
+    yield frame.cast(pl.String)
 
 
 def _counts(selection: Selection) -> str:
