@@ -276,6 +276,19 @@ def test_blocks_that_memorise_are_given_by_name(cli, source, tmp_path):
     assert run.metrics["test"]["rmse"] == pytest.approx(errors["with"], rel=0.3)
 
 
+@pytest.mark.parametrize("entries", [1, 2, 3, 4])
+def test_a_handful_of_entries_is_memorised_or_not_but_fitted(entries, cli, tmp_path):
+    tensor = SparseTensor([[n, n % 2] for n in range(entries)], np.arange(1.0, entries + 1), (4, 2))
+    write_tensor(tensor, tmp_path / "few.npz")
+    linear = "mean+bias+tables:mode_1+local:mode_0"
+    code, _, err = cli(
+        "fit", tmp_path / "few.npz", "--rank", "0/0", "--linear", linear, "--test", "0", "--valid", "0",
+        "--out", tmp_path / "run", *QUICK,
+    )  # fmt: skip
+    assert code == 0, err
+    assert np.isfinite(load_run(tmp_path / "run").predictor.predict(tensor.indices)).all()
+
+
 def test_a_mode_that_is_not_there_cannot_be_memorised(cli, source, tmp_path):
     linear = "mean+bias+local:week"
     code, _, err = cli("fit", source, *MODES, "--rank", "0/0", "--linear", linear, "--out", tmp_path / "run")

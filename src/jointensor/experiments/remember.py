@@ -47,6 +47,9 @@ def remember(
         Of the folds.
     """
     train = parts.train
+    if len(train) < FOLDS:  # nothing to learn a memory from
+        nothing = Remembered((), np.zeros(len(train)), ())
+        return _ensemble(fitted, nothing, train, calibration), nothing
     folds = np.random.default_rng([seed, 6]).permutation(len(train)) % FOLDS
     left = np.empty(len(train))
     for fold in range(FOLDS):
