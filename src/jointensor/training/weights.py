@@ -1,14 +1,13 @@
 """What predicts, on disk: one safetensors file with all numbers, and in its metadata how to put them together.
 
-A file may come from anybody. What is loaded from it fits together: compiled loops look up places without checking
-them, so places are checked here.
+A file may come from anybody: :mod:`jointensor.training.weight_checks` looks at what is loaded from it.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +15,30 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch import nn
 
-from jointensor.baselines.tables import Mean, Table, Tables
+from jointensor.baselines.tables import Mean, Tables
 from jointensor.baselines.trees import Encoder, Trees
 from jointensor.errors import JointensorError, RunError
-from jointensor.kernels.numba_trees import BINS
-from jointensor.models.blocks import SharedPairs
 from jointensor.models.joint import JointModel
-from jointensor.registry import parse_spec
-from jointensor.training.calibration import GRID, LEVELS, Calibration
+from jointensor.training.calibration import LEVELS, Calibration
 from jointensor.training.ensemble import Ensemble, Member
 from jointensor.training.local import Local
 from jointensor.training.predictor import Predictor
+from jointensor.training.weight_checks import (
+    LAW,
+    NoLarger,
+    Numbers,
+    check_calibration,
+    check_ensemble,
+    check_local,
+    check_model,
+    check_trees,
+    checked_table,
+    must_fit,
+    whole_numbers,
+)
 
-Numbers = dict[str, Tensor]
 Config = dict[str, Any]
 
 _BROKEN = (
@@ -114,21 +121,21 @@ def _unpack_joint(config: Config, numbers: Numbers, nonlinear: type[nn.Module] |
     if returned not in ("joint", "bias"):
         raise RunError(f"'{returned}' {_UNKNOWN}")
     own = _below(numbers, "model.")
-    _whole(config["shape"])
-    with _NoLarger(own) as limit:
+    whole_numbers(config["shape"])
+    with NoLarger(own) as limit:
         limit.check_options(config["nonlinear"])
         model = JointModel.from_config(config, nonlinear)
         model.load_state_dict(own)
-    _check_model(model.eval())
+    check_model(model.eval())
     tables = [
-        _table((n,), (size,), numbers[f"fallback.{n}.keys"], numbers[f"fallback.{n}.effects"])
+        checked_table((n,), (size,), numbers[f"fallback.{n}.keys"], numbers[f"fallback.{n}.effects"])
         for n, size in enumerate(model.shape)
     ]
     shrinkage = tuple(np.full(len(tables), np.nan))  # how strongly it was shrunk does not matter for predicting
     fallback = Tables(float(numbers["fallback.mean"]), tuple(tables), shrinkage)
     stored = config.get("calibration")
     calibration = None if stored is None else _unpack(stored, _below(numbers, "calibration."))
-    _check_calibration(calibration, len(model.shape))
+    check_calibration(calibration, len(model.shape))
     return Predictor(model, fallback, returned, calibration)
 
 
@@ -158,7 +165,7 @@ def _pack_tables(tables: Tables) -> tuple[Config, Numbers]:
 
 def _unpack_tables(config: Config, numbers: Numbers, _: object) -> Tables:
     tables = [
-        _table(one["modes"], one["sizes"], numbers[f"{n}.keys"], numbers[f"{n}.effects"])
+        checked_table(one["modes"], one["sizes"], numbers[f"{n}.keys"], numbers[f"{n}.effects"])
         for n, one in enumerate(config["tables"])
     ]
     shrinkage = tuple(math.inf if one is None else float(one) for one in config["shrinkage"])
@@ -179,14 +186,13 @@ def _pack_trees(trees: Trees) -> tuple[Config, Numbers]:
 def _unpack_trees(config: Config, numbers: Numbers, _: object) -> Trees:
     tables = _unpack_tables(config, numbers, None).tables
     encoders = tuple(Encoder(table, numbers[f"{n}.counts"].numpy()) for n, table in enumerate(tables))
-    _fits(all(one.counts.shape == one.table.effects.shape for one in encoders), "counts of trees")
+    must_fit(all(one.counts.shape == one.table.effects.shape for one in encoders), "counts of trees")
     arrays: dict[str, Any] = {name: numbers[name].numpy() for name in TREES}
     trees = Trees(float(config["mean"]), encoders, **arrays)
-    _check_trees(trees)
+    check_trees(trees)
     return trees
 
 
-LAW = ("period", "near", "length", "far")
 LOCAL = ("mode", "shape", *LAW)
 
 
@@ -200,7 +206,7 @@ def _unpack_local(config: Config, numbers: Numbers, _: object) -> Local:
     known = {"mode": config["mode"], "shape": tuple(config["shape"])} | law
     arrays: dict[str, Any] = {name: value.numpy() for name, value in numbers.items()}
     local = Local(**known, **arrays)
-    _check_local(local)
+    check_local(local)
     return local
 
 
@@ -263,7 +269,7 @@ def _unpack_ensemble(config: Config, numbers: Numbers, nonlinear: type[nn.Module
     calibration = None if config["calibration"] is None else inside("calibration", config["calibration"])
     low, high = map(float, config["range"])
     ensemble = Ensemble(members, memory, inside("fallback", config["fallback"]), low, high, calibration)
-    _check_ensemble(ensemble)
+    check_ensemble(ensemble)
     return ensemble
 
 
@@ -281,149 +287,3 @@ PACKERS: dict[type, tuple[Callable[..., tuple[Config, Numbers]], Callable[..., A
     Ensemble: (_pack_ensemble, _unpack_ensemble),
 }
 """How every kind of thing is written and read."""
-
-
-# What is loaded fits together
-
-
-class _NoLarger(TorchFunctionMode):
-    """Refuses to build a model that is larger than the numbers that are there for it."""
-
-    MAKERS = (torch.zeros, torch.empty, torch.ones, torch.randn, torch.full)
-    SPARE, SPARE_TENSORS, FEW = 4096, 64, 1_000_000
-    """Numbers and tensors that a small model may need on top of its own; an option that means no harm."""
-
-    def __init__(self, own: Numbers) -> None:
-        super().__init__()
-        self.numbers = sum(one.numel() for one in own.values())
-        self.left = 8 * self.numbers + self.SPARE  # f is tried on a few rows, blocks make buffers
-        self.tensors_left = 4 * len(own) + self.SPARE_TENSORS
-
-    def check_options(self, nonlinear: Any) -> None:
-        """Refuse options of f that ask for more layers or units than there are numbers."""
-        options = parse_spec(nonlinear)[1] if isinstance(nonlinear, str) else {}
-        _fits(
-            all(not isinstance(one, int) or one <= max(self.numbers, self.FEW) for one in options.values()), "options"
-        )
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Count what is made."""
-        if func in self.MAKERS:
-            size = args[0] if args and isinstance(args[0], Sequence) else args
-            self.left -= max(math.prod(length for length in size if isinstance(length, int)), 1)
-            self.tensors_left -= 1
-            if self.left < 0 or self.tensors_left < 0:
-                raise RunError("its configuration is of a larger model than its numbers")
-        return func(*args, **(kwargs or {}))
-
-
-def _fits(right: object, what: str) -> None:
-    if not right:
-        raise RunError(f"its {what} do not fit together")
-
-
-def _whole(sizes: Any) -> tuple[int, ...]:
-    """Whole numbers, none below zero."""
-    _fits(isinstance(sizes, list | tuple) and all(type(one) is int and 0 <= one < 2**62 for one in sizes), "sizes")
-    return tuple(sizes)
-
-
-def _table(modes: Any, sizes: Any, keys: Tensor, effects: Tensor) -> Table:
-    table = Table(_whole(modes), _whole(sizes), keys.numpy(), effects.numpy())
-    _fits(len(table.modes) == len(table.sizes) > 0 and math.prod(table.sizes) > 0, "tables")
-    _fits(table.keys.dtype == np.int64 and table.keys.ndim == 1 and len(table.keys), "keys of tables")
-    _fits(table.effects.dtype.kind == "f" and table.effects.shape == (len(table.keys) + 1,), "effects of tables")
-    return table
-
-
-def _check_model(model: JointModel) -> None:
-    """Ask for the first and the last entry: numbers that do not fit each other fail here."""
-    g = model.multilinear
-    for block in () if g is None else g.blocks.values():
-        for one in block.company if isinstance(block, SharedPairs) else ():
-            pairs = one.seen_with
-            _fits(pairs.ndim == 2 and len(pairs) == 2 and pairs.dtype == torch.int64, "implicit labels")
-            tops = torch.tensor([[one.size], [len(one.table)]])
-            _fits(bool(((pairs >= 0) & (pairs < tops)).all()), "implicit labels")
-    with torch.no_grad():
-        corners = torch.tensor([[0] * len(model.shape), [size - 1 for size in model.shape]])
-        _fits(model(corners).shape == (2,), "weights")
-
-
-def _modes_of(*tables: Table) -> int:
-    """Number of modes that tables need to be there."""
-    return 1 + max((mode for table in tables for mode in table.modes), default=-1)
-
-
-def _check_trees(trees: Trees) -> None:
-    """Every node leads to later nodes of its own tree, so that whoever asks comes to a leaf."""
-    edges, nodes, values, roots = trees.edges, trees.nodes, trees.values, trees.roots
-    columns = 2 * len(trees.encoders) + _modes_of(*(one.table for one in trees.encoders))
-    _fits(edges.shape == (columns, BINS - 1) and edges.dtype == np.float32, "edges of trees")
-    _fits(nodes.ndim == 2 and nodes.shape[1] == 4 and nodes.dtype == np.int32, "nodes of trees")
-    _fits(values.shape == (len(nodes),) and values.dtype == np.float64, "values of trees")
-    _fits(roots.ndim == 1 and roots.dtype == np.int64, "roots of trees")
-    if not len(roots):
-        return
-    _fits(roots[0] == 0 and (np.diff(roots) > 0).all() and roots[-1] < len(nodes), "roots of trees")
-    place = np.arange(len(nodes))
-    tree = np.searchsorted(roots, place, side="right") - 1
-    ends = np.append(roots[1:], len(nodes))
-    inner = nodes[:, 0] >= 0
-    children = nodes[inner, 2:].astype(np.int64) + roots[tree[inner], None]
-    later = (children > place[inner, None]) & (children < ends[tree[inner], None])
-    _fits((nodes[:, 0] < columns).all() and later.all(), "nodes of trees")
-
-
-def _check_local(local: Local) -> None:
-    shape = _whole(local.shape)
-    _fits(type(local.mode) is int and 0 <= local.mode < len(shape) and 0 < math.prod(shape) < 2**62, "neighbours")
-    size = shape[local.mode]
-    _fits(local.coordinates.shape == (size,) and local.coordinates.dtype == np.float64, "coordinates of neighbours")
-    _fits(local.ranks.shape == (size,) and local.ranks.dtype == np.int64, "ranks of neighbours")
-    _fits(((local.ranks >= 0) & (local.ranks < size)).all(), "ranks of neighbours")
-    keys = local.keys
-    _fits(keys.ndim == 1 and keys.dtype == np.int64 and (np.diff(keys) >= 0).all(), "keys of neighbours")
-    _fits(not len(keys) or (keys[0] >= 0 and keys[-1] < math.prod(shape)), "keys of neighbours")
-    _fits(local.residuals.shape == keys.shape and local.residuals.dtype == np.float32, "residuals of neighbours")
-    _fits(all(0 <= getattr(local, name) < 2**62 for name in LAW) and local.length, "law of neighbours")
-
-
-def _check_calibration(calibration: Any, n_modes: int) -> None:
-    if calibration is None:
-        return
-    _fits(isinstance(calibration, Calibration), "intervals")
-    arrays = (calibration.edges, calibration.quantiles, calibration.below, calibration.held)
-    groups = len(calibration.edges) + 2 if calibration.edges.ndim == 1 else 0
-    shapes = ((groups - 2,), (groups, GRID), (groups,), (len(LEVELS),))
-    _fits(
-        all(one.shape == shape and one.dtype.kind == "f" for one, shape in zip(arrays, shapes, strict=True)),
-        "intervals",
-    )
-    _fits(len(_whole(calibration.shape)) == n_modes, "intervals")
-    scale = calibration.scale
-    _fits(scale is None or (isinstance(scale, Tables) and _modes_of(*scale.tables) <= n_modes + 1), "intervals")
-
-
-def _check_ensemble(ensemble: Ensemble) -> None:
-    """All parts are of kinds that predict, and of the same modes."""
-    fallback = ensemble.fallback
-    _fits(isinstance(fallback, Tables), "parts")
-    n_modes = len(fallback.tables)
-    _fits(n_modes > 1 and all(table.modes == (n,) for n, table in enumerate(fallback.tables)), "parts")
-    parts = [part for member in ensemble.members for part in member.parts]
-    _fits(all(len(member.parts) for member in ensemble.members), "members")
-    for part in (*parts, *ensemble.memory):
-        if isinstance(part, Predictor | Local):
-            _fits(len(part.shape) == n_modes, "modes")
-        elif isinstance(part, Tables):
-            _fits(_modes_of(*part.tables) <= n_modes, "modes")
-        elif isinstance(part, Trees):
-            _fits(_modes_of(*(one.table for one in part.encoders)) == n_modes, "modes")
-        else:
-            _fits(isinstance(part, Mean), "parts")
-    _fits(all(isinstance(one, Local | Tables) for one in ensemble.memory), "parts")
-    _fits(isinstance(ensemble.low, float) and ensemble.low <= ensemble.high, "smallest and largest values")
-    _check_calibration(ensemble.calibration, n_modes)
