@@ -81,6 +81,7 @@ class Parquet(Table):
     """Parquet: pages, and the description of them at the end."""
 
     name, ending = "parquet", "parquet"
+    modules = ("data/parquet.py",)
 
     def __init__(self) -> None:
         self.files = []
@@ -113,6 +114,7 @@ class Arrow(Table):
     """Arrow's files, and its streams under the same name."""
 
     name = "arrow"
+    modules = ("data/arrow.py",)
 
     def __init__(self) -> None:
         self.files = []
