@@ -78,7 +78,7 @@ def test_a_file_that_is_cut_off_anywhere_is_refused_by_name(kind, check, tmp_pat
 def test_a_file_without_its_first_columns_is_refused(kind, check, tmp_path):
     data, path = packed(FRAME, kind, compression="uncompressed"), tmp_path / f"t.{kind}"
     path.write_bytes(data[:8] + data[1200:])
-    with pytest.raises(DataError, match=r"outside|impossible|is not what"):
+    with pytest.raises(DataError, match=r"outside|impossible|is not what|description is wrong"):
         check(path)
 
 
@@ -104,3 +104,13 @@ def test_times_that_no_calendar_has_are_refused(mode, tmp_path):
     pl.DataFrame({"user": ["a", "b"], "t": times, "v": [1.0, 2.0]}).write_parquet(tmp_path / "t.parquet")
     with pytest.raises(DataError, match=r"t\.parquet: (row 2|column 't')"):
         read_tensor(tmp_path / "t.parquet", TableSpec.of(["user", mode], "v"))
+
+
+def test_a_page_of_a_negative_number_of_values_is_refused(tmp_path):
+    """polars takes it for 2⁶⁴ or so, wants memory for as many, and ends the process."""
+    frame, path = pl.DataFrame({"a": [None, *range(15)]}), tmp_path / "t.parquet"
+    data = packed(frame, "parquet", compression="uncompressed", statistics=False)
+    at = data.index(b"\x2c\x15\x20")  # the head of a data page: its first field, 16 values, written as 2 · 16
+    path.write_bytes(data[: at + 2] + b"\x21" + data[at + 3 :])  # -17 of them
+    with pytest.raises(DataError, match="a page has an impossible size"):
+        read_table(path)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from jointensor.data.reading import check_unpacked
 from jointensor.errors import DataError
@@ -24,6 +24,10 @@ COLUMNS, GROUP_ROWS = 1, 3
 FILE, COLUMN = 1, 3
 VALUES, UNPACKED, PACKED, FIRST_PAGE, DICTIONARY = 5, 6, 7, 9, 11
 """Numbers of fields: of the whole, of a group of rows, of a column in it, and of what is known of that."""
+PAGE_UNPACKED, PAGE_PACKED, LABELS, PAGES = 2, 3, 7, (5, 7, 8)
+"""Of what is written before a page: its sizes, and what is known of it by its kind, whose first fields are counts."""
+HEAD = 1 << 13
+"""Bytes that are enough for what is written before a page, unless it has long texts in it."""
 
 
 class _WrongError(Exception):
@@ -114,14 +118,14 @@ def check_parquet(path: Path) -> None:
                 raise _WrongError("it is not a Parquet file")
             file.seek(begin)
             about = _Thrift(file.read(end - 8 - begin)).structure()
-        _check_groups(path, about, begin)
+            _check_groups(path, file, about, begin)
     except (struct.error, IndexError, AttributeError, TypeError, KeyError) as error:
         raise DataError(f"{path} cannot be read as a table: its description is wrong ({error})") from None
     except (_WrongError, OSError) as error:
         raise DataError(f"{path} cannot be read as a table: {error} (is the file cut off?)") from None
 
 
-def _check_groups(path: Path, about: dict[int, Any], end: int) -> None:
+def _check_groups(path: Path, file: BinaryIO, about: dict[int, Any], end: int) -> None:
     """Every column lies before ``end``, and all of them together are no larger than data are."""
     rows = unpacked = 0
     for group in about[ROW_GROUPS]:
@@ -137,5 +141,39 @@ def _check_groups(path: Path, about: dict[int, Any], end: int) -> None:
                 raise _WrongError("a column has a negative size")
             unpacked += max(known[UNPACKED], 8 * known[VALUES], 8 * group[GROUP_ROWS])
             check_unpacked(path, unpacked)
+            _check_pages(file, (first, first + known[PACKED], end), known[VALUES])
     if rows != about[ROWS]:
         raise _WrongError("its groups have other rows than it says")
+
+
+def _check_pages(file: BinaryIO, places: tuple[int, int, int], values: int) -> None:
+    """The pages of a column follow each other, and none has more values than the column.
+
+    ``places``: where they begin, where they should end (old writers are wrong about it by a few bytes), and where all
+    columns end.
+    """
+    at, last, end = places
+    while at < last:
+        head, size = _page(file, at, end)
+        counts = [part.get(1, 0) for kind in PAGES if isinstance(part := head.get(kind), dict)]
+        # a dictionary may have labels that no value has
+        if min(head[PAGE_UNPACKED], head[PAGE_PACKED], *counts) < 0 or (
+            LABELS not in head and max(counts, default=0) > values
+        ):
+            raise _WrongError("a page has an impossible size")
+        at += size + head[PAGE_PACKED]
+    if at > end:
+        raise _WrongError("a page lies outside of it")
+
+
+def _page(file: BinaryIO, at: int, end: int) -> tuple[dict[int, Any], int]:
+    """What is written before a page, and how long that is."""
+    for length in (HEAD, end - at):
+        file.seek(at)
+        read = _Thrift(file.read(min(length, end - at)))
+        try:
+            return read.structure(), read.at
+        except (IndexError, _WrongError):
+            if length >= end - at:
+                raise
+    raise _WrongError("a page does not begin")
