@@ -13,8 +13,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from report import description, draw, print_table, replace_file
 from tensors import DATA
+
+from report import description, draw, print_table, replace_file
 
 HERE = Path(__file__).resolve().parent
 PACKAGES = {

@@ -24,7 +24,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import torch
-from report import description, replace_file
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 from jointensor.kernels import pick_engine
@@ -34,6 +33,7 @@ from jointensor.training.als import Als
 from jointensor.training.recipe import make_recipe
 from jointensor.training.state import Entries, Fixed
 from jointensor.training.trainer import Trainer
+from report import description, replace_file
 
 SHAPE = (6066, 5699, 244268, 1176)
 """Enron's: sender, receiver, word, date."""
