@@ -93,6 +93,12 @@ def fit(
     checkpoint_every: Annotated[
         float, typer.Option(help="Seconds from one checkpoint to the next.", min=0, metavar="SECONDS")
     ] = 300.0,
+    memory: Annotated[
+        str | None, typer.Option(help="Most memory to take, such as 4GB; entries stay on disk where they do not fit.")
+    ] = None,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="With --memory: keep entries on disk even where they would fit.")
+    ] = False,
     no_restart: a.NoRestart = False,
     separator: a.Separator = None,
     no_header: a.NoHeader = False,
@@ -123,8 +129,8 @@ def fit(
         source, modes=modes, mode=mode, value=value, duplicates=duplicates, order=order, rank=rank, linear=linear,
         nonlinear=nonlinear, recipe=recipe, changes=set_, loss=loss, split=split, split_seed=split_seed, test=test,
         test_file=test_file, valid=valid, seed=seed, refit=refit, engine=engine, device=device, budget=budget,
-        no_restart=no_restart, separator=separator, no_header=no_header, columns=columns,
-        checkpoint_every=checkpoint_every,
+        memory=memory, stream=stream, no_restart=no_restart, separator=separator, no_header=no_header,
+        columns=columns, checkpoint_every=checkpoint_every,
     )  # fmt: skip
     with screen.listening() as listener, interruptible(listener, search=config.rank == AUTO) as heard:
         metrics = run(config, out, heard)

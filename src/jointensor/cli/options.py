@@ -10,6 +10,7 @@ from jointensor.data.files import file_kind
 from jointensor.data.split import check_share
 from jointensor.errors import ConfigError
 from jointensor.experiments.cells import CompareConfig
+from jointensor.experiments.room import parse_memory
 from jointensor.experiments.run import AUTO, RunConfig
 from jointensor.experiments.specs import parse_models
 from jointensor.kernels.engines import ENGINES
@@ -31,6 +32,7 @@ def fit_config(
     loss: str | None,
     test_file: Path | None,
     engine: str,
+    memory: str | None,
     no_restart: bool,
     **same: Any,
 ) -> RunConfig:
@@ -39,6 +41,8 @@ def fit_config(
         raise ConfigError(f"there is no engine '{engine}'; {nearest(engine, ENGINES)}")
     if test_file is not None and same["split"] != "standard":
         raise ConfigError("give --test-file or --split, not both: a test file decides what is tested")
+    if same["stream"] and memory is None:
+        raise ConfigError("--stream goes with --memory, such as --memory 4GB")
     reading, same = _reading(source, same)
     recipe_changes = _recipe_changes(same, changes, loss, no_restart=no_restart)
     _check_split(same)
@@ -53,6 +57,7 @@ def fit_config(
         rank=numbers,
         recipe_changes=recipe_changes,
         engine=engine,
+        memory=None if memory is None else parse_memory(memory),
         test_file=None if test_file is None else str(test_file.resolve()),
         **same,
     )

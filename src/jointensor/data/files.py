@@ -118,12 +118,18 @@ def read_queries(path: Path | str, modes: tuple[Mode, ...], spec: TableSpec | No
 
 def with_orders(tensor: SparseTensor, orders: Mapping[str, str]) -> SparseTensor:
     """The same tensor with the order of some modes declared."""
+    return tensor.over(order_modes(tensor.modes, orders))
+
+
+def order_modes(modes: tuple[Mode, ...], orders: Mapping[str, str]) -> tuple[Mode, ...]:
+    """The same modes with the order of some declared."""
+    names = [mode.name for mode in modes]
     for name, order in orders.items():
-        tensor.mode(name)
+        if name not in names:
+            raise DataError(f"there is no mode '{name}'; the modes are {', '.join(names)}")
         if order not in ORDERS:
             raise ConfigError(f"order '{order}' of mode '{name}' is not one of {', '.join(ORDERS)}")
-    modes = tuple(replace(mode, order=cast(Order, orders.get(mode.name, mode.order))) for mode in tensor.modes)
-    return tensor.over(modes)
+    return tuple(replace(mode, order=cast(Order, orders.get(mode.name, mode.order))) for mode in modes)
 
 
 def read_table(path: Path, spec: TableSpec | None = None) -> pl.DataFrame:

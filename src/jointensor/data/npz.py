@@ -75,8 +75,8 @@ def read_archive(path: Path) -> dict[str, NDArray[Any]]:
     return arrays
 
 
-def _read_array(file: IO[bytes]) -> NDArray[Any]:
-    """One array, without pickles; NumPy's own reader takes memory for the shape before it looks at the data."""
+def read_array_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether columns come first, and type of the array that follows; refuses pickles and fields."""
     version = np.lib.format.read_magic(file)
     headers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     if version not in headers:
@@ -86,8 +86,16 @@ def _read_array(file: IO[bytes]) -> NDArray[Any]:
         raise ValueError("pickle")
     if dtype.kind == "V":
         raise ValueError("arrays with fields are not understood")
+    if min(shape, default=0) < 0:
+        raise ValueError(f"an array of shape {shape}")
+    return shape, fortran, dtype
+
+
+def _read_array(file: IO[bytes]) -> NDArray[Any]:
+    """One array, without pickles; NumPy's own reader takes memory for the shape before it looks at the data."""
+    shape, fortran, dtype = read_array_header(file)
     data = file.read()
-    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != len(data):
+    if math.prod(shape) * dtype.itemsize != len(data):
         raise ValueError(f"{len(data):,} bytes for an array of shape {shape} and type {dtype}")
     flat = np.frombuffer(data, dtype=dtype) if data else np.empty(0, dtype=dtype)
     return flat.reshape(shape, order="F" if fortran else "C")

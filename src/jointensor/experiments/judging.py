@@ -46,11 +46,18 @@ def figures_of(
 
 def calibrate_on(predictor: Predictor | Ensemble, parts: Split, test: Entries) -> Calibration | None:
     """Intervals from the test entries, which nothing was learnt from; validation entries where there are no others."""
-    indices, values = test if len(test[1]) else (parts.valid.indices, parts.valid.values)
+    return calibrate_entries(
+        predictor, test if len(test[1]) else (parts.valid.indices, parts.valid.values), parts.train.shape
+    )
+
+
+def calibrate_entries(predictor: Predictor | Ensemble, entries: Entries, shape: tuple[int, ...]) -> Calibration | None:
+    """Intervals from entries that the model was not trained on."""
+    indices, values = entries
     known = np.all(indices >= 0, axis=1)
     if known.sum() < FEWEST:
         return None
     indices, values = indices[known], np.asarray(values)[known]
     predicted = predictor.predict(indices)
     left_out = LeftOut(indices, predicted, values - predicted, predictor.unseen(indices))
-    return calibrate(left_out, parts.train.shape)
+    return calibrate(left_out, shape)

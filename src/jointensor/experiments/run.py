@@ -62,6 +62,10 @@ class RunConfig:
     budget: float | None = None
     checkpoint_every: float = 300.0
     """Seconds from one checkpoint to the next."""
+    memory: int | None = None
+    """Bytes that the process may take; ``None``: as many as it needs."""
+    stream: bool = False
+    """Whether entries stay on disk even where ``memory`` holds them."""
 
     def split_record(self) -> dict[str, Any]:
         """What ``metrics.json`` says of the split."""
@@ -136,6 +140,12 @@ def _fill(path: Path, config: RunConfig, listener: Listener) -> dict[str, Any]:
     checkpoints = Checkpoints(path / CHECKPOINTS, config.checkpoint_every)
     journals = Journals(checkpoints, listener.stopping, listener.on_note)
     begin = time.monotonic() - checkpoints.elapsed
+    if config.memory is not None:
+        from jointensor.experiments.large_run import fill_large, must_stream  # noqa: PLC0415 - it needs the configuration
+
+        if must_stream(config):
+            return fill_large(path, config, listener, begin, journals)
+        listener.on_note("entries are held in memory: --memory is enough for that")
     reading = read_source(config.source, config.table, config.orders)
     for note in reading.notes:
         listener.on_note(note)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-from jointensor.training.als import VALUES, Als
+from jointensor.training.als import VALUES
 from jointensor.training.guess import guess_components
 from jointensor.training.journal import Snapshot
 from jointensor.training.solvers import Exact
@@ -50,13 +50,11 @@ def make_exact(trainer: Trainer) -> Exact | None:
     if g.tucker is not None:
         trainer.notes.append("the multilinear part is descended, not solved: tucker has no exact step")
         return None
-    spread = float(trainer.train.values.std(correction=0)) or 1.0
-    engine = trainer.engine
-    als = Als(g, trainer.train.indices, spread=spread, solver=engine.solve_rows, systems=engine.row_systems)
-    trainer.journal.watch(als)
-    als.pull = recipe.pull
-    als.ridge = trainer.ridge = _middle(recipe.ridges)  # until a warm start chooses
-    return Exact(als, trainer.loss, recipe.huber_delta)
+    exact = trainer.exact(g)
+    trainer.journal.watch(exact.als)
+    exact.als.pull = recipe.pull
+    exact.als.ridge = trainer.ridge = _middle(recipe.ridges)  # until a warm start chooses
+    return exact
 
 
 def solve_warm_start(trainer: Trainer, solver: Exact, fixed: Fixed) -> float:

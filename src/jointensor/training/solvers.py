@@ -151,8 +151,14 @@ class Descent:
 
     def _step(self, half: Half, fixed: Fixed, train: Entries, batch: Tensor) -> Tensor:
         rest = fixed.train.index_select(0, batch) if isinstance(fixed.train, Tensor) else fixed.train
-        predicted = LINKS[self.loss.link](half(train.indices.index_select(0, batch)) + rest)
-        loss = self.loss.elementwise(predicted, train.values.index_select(0, batch)).mean()
+        return self.step(
+            half, rest, Entries(train.indices.index_select(0, batch), train.values.index_select(0, batch))
+        )
+
+    def step(self, half: Half, rest: Tensor | float, batch: Entries) -> Tensor:
+        """One step for some entries, ``rest`` what the fixed half says of them; the sum of their losses before it."""
+        predicted = LINKS[self.loss.link](half(batch.indices) + rest)
+        loss = self.loss.elementwise(predicted, batch.values).mean()
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()

@@ -13,12 +13,13 @@ from torch import Tensor, nn
 
 from jointensor.kernels import Engine, pick_engine
 from jointensor.models.joint import LINKS, JointModel, evaluate_in_batches
+from jointensor.models.multilinear import Multilinear
 from jointensor.training.als import Als
 from jointensor.training.history import Epoch, OnEpoch
 from jointensor.training.journal import Journal, Snapshot
 from jointensor.training.losses import make_loss
 from jointensor.training.recipe import Recipe
-from jointensor.training.solvers import Average, Descent, Solver
+from jointensor.training.solvers import Average, Descent, Exact, Solver
 from jointensor.training.start import Levels, initialise
 from jointensor.training.state import Entries, Fixed, FixedHalf, Half
 from jointensor.training.stopping import Either, Patience, RelativeChange
@@ -199,6 +200,12 @@ class Trainer:
             return GraphDescent(DeviceAdam(settings, recipe.decay), self.loss, self.batch_size, average)
         adam = torch.optim.AdamW(settings, weight_decay=recipe.decay, fused=True)
         return Descent(adam, self.loss, self.batch_size, average, pause=self._pause_inside)
+
+    def exact(self, g: Multilinear) -> Exact:
+        """The exact solver of g."""
+        engine, spread = self.engine, float(self.train.values.std(correction=0)) or 1.0
+        als = Als(g, self.train.indices, spread=spread, solver=engine.solve_rows, systems=engine.row_systems)
+        return Exact(als, self.loss, self.recipe.huber_delta)
 
     @property
     def at_once(self) -> int:

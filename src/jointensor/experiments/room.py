@@ -1,0 +1,107 @@
+"""What a fit may hold in memory at a time, so that all of it stays below ``--memory``."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from jointensor.errors import ConfigError
+from jointensor.models.joint import JointModel
+
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+
+LEAST = 10**9
+"""Bytes below which nothing is promised: Python, PyTorch and the compiled loops take half of it."""
+
+LIBRARIES = 600 * 10**6
+"""Bytes of these, of validation entries, and of what else does not grow with the data."""
+
+ROW_BYTES = 60
+"""Bytes per entry of a shard and mode: two shards at a time, sorted and shuffled copies, what is left of the values."""
+
+MOST_ROWS, LEAST_ROWS = 1 << 22, 1 << 15
+"""Bounds of a shard's entries."""
+
+COPIES = 14
+"""Copies of the parameters: gradients, Adam's means, best and earlier states, tables in the compiled loops."""
+
+ACTIVATION = 24
+"""Bytes per number that a layer gives out, while it is trained."""
+
+LEAST_BATCH = 256
+
+IN_MEMORY = 100, 85
+"""Bytes per entry, and per entry and mode, of a fit in memory, measured: sorted copies, the split, baselines."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """How memory is shared out."""
+
+    rows: int
+    """Entries of a shard."""
+    systems: int
+    """Bytes for the systems of an exact solve."""
+    permutation: int
+    """Bytes for the permutation of a split."""
+    batch: int
+    """Most entries of a step."""
+
+    @classmethod
+    def of(cls, memory: int, model: JointModel) -> Room:
+        """Room for a model; a :class:`ConfigError` where there is none."""
+        parameters = COPIES * sum(one.numel() * one.element_size() for one in model.parameters())
+        n_modes, left = len(model.shape), memory - LIBRARIES - parameters
+        least = 2 * LEAST_ROWS * ROW_BYTES * n_modes
+        if left < least:
+            needed = math.ceil((LIBRARIES + parameters + least) / 10**8) / 10
+            raise ConfigError(
+                f"--memory {memory / 1e9:g}GB is too little for a model of {model.n_parameters():,} parameters; "
+                f"give {needed:g}GB or more, or fewer components"
+            )
+        return cls(
+            rows=max(LEAST_ROWS, min(MOST_ROWS, left // 2 // (ROW_BYTES * n_modes))),
+            systems=left // 4,
+            permutation=memory // 4,
+            batch=max(LEAST_BATCH, left // 4 // (ACTIVATION * _numbers(model))),
+        )
+
+
+def _numbers(model: JointModel) -> int:
+    """About how many numbers the layers give out for one entry."""
+    n_modes, (rank, width) = len(model.shape), model.rank
+    total = n_modes * (width + rank) + 4
+    for layer in model.modules():
+        total += int(getattr(layer, "out_features", 0)) + int(getattr(layer, "out_channels", 0)) * n_modes * width
+    return total
+
+
+def parse_memory(text: str) -> int:
+    """``4GB``, ``500MB`` or ``4GiB`` as bytes.
+
+    >>> parse_memory("4GB"), parse_memory("1.5 GiB")
+    (4000000000, 1610612736)
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", text.upper())
+    if match is None or match[2] not in UNITS:
+        raise ConfigError(f"--memory '{text}' is not an amount of memory such as 4GB, 1.5GiB or 2000MB")
+    memory = int(float(match[1]) * UNITS[match[2]])
+    if memory < LEAST:
+        raise ConfigError(f"--memory {text}: the libraries alone take half a gigabyte; give 1GB or more")
+    return memory
+
+
+def fits_in_memory(entries: int, n_modes: int, memory: int) -> bool:
+    """Whether a fit may hold all its entries, with all that it keeps of them."""
+    return LIBRARIES + entries * (IN_MEMORY[0] + IN_MEMORY[1] * n_modes) <= memory
+
+
+def peak_memory() -> int | None:
+    """Most bytes that this process ever had in memory; ``None`` where the system does not say."""
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)

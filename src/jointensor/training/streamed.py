@@ -1,0 +1,246 @@
+"""A fit whose training entries are on disk: the same phases, fed a shard at a time."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from jointensor.baselines.tables import Tables
+from jointensor.data.deal import Dealt
+from jointensor.data.shards import Block
+from jointensor.errors import ConfigError, DataError
+from jointensor.kernels import pick_engine
+from jointensor.models.joint import JointModel, evaluate_in_batches
+from jointensor.models.multilinear import Multilinear, parse_blocks
+from jointensor.training.fit import Attempt, Fit, _attempt, _better, _seeded
+from jointensor.training.history import Epoch, OnEpoch
+from jointensor.training.losses import make_loss
+from jointensor.training.predictor import Predictor
+from jointensor.training.recipe import Recipe
+from jointensor.training.solvers import Descent, Exact
+from jointensor.training.start import initialise
+from jointensor.training.state import Entries, Fixed, Half
+from jointensor.training.streamed_als import StreamedAls
+from jointensor.training.streamed_entries import Column, StreamedEntries
+from jointensor.training.trainer import Trainer
+
+FIXED = Column("fixed")
+"""Where the half that is fixed is kept; there is one at a time."""
+
+CAN = ("mean", "bias", "cp", "pairs", "fm")
+"""Blocks whose systems can be added up from entries in any order."""
+
+
+@dataclass
+class StreamedDescent(Descent):
+    """Minibatches of shards in a random order, shuffled inside."""
+
+    def epoch(self, half: Half, fixed: Fixed, train: Entries) -> float:
+        """One pass; the mean loss of the batches as they came."""
+        assert isinstance(train, StreamedEntries)  # what the streamed trainer hands over
+        column = fixed.train if isinstance(fixed.train, Column) else None
+        level = 0.0 if isinstance(fixed.train, Column) else fixed.train
+        rng = np.random.default_rng(int(torch.randint(2**62, ())))
+        steps = sum(self._batches(count) for count in train.shards.counts)
+        batches = self._in_batches(train.blocks(column, rng))
+        total = torch.zeros(())
+        for first, last in self.pieces(steps):
+            for _ in range(first, last):
+                block = next(batches)
+                entries = Entries(torch.from_numpy(block.indices).long(), torch.from_numpy(block.values))
+                rest = level if block.column is None else torch.from_numpy(block.column)
+                total += self.step(half, rest, entries)
+        batches.close()
+        return float(total) / len(train)
+
+    def _batches(self, entries: int) -> int:
+        """Steps that a shard takes: batches of about the same size."""
+        return max(1, round(entries / self.batch_size))
+
+    def _in_batches(self, blocks: Iterator[Block]) -> Any:
+        for block in blocks:
+            edges = np.linspace(0, len(block), self._batches(len(block)) + 1).astype(np.int64)
+            for first, last in zip(edges[:-1], edges[1:], strict=True):
+                column = None if block.column is None else block.column[first:last]
+                yield Block(block.indices[first:last], block.values[first:last], column)
+
+
+@dataclass
+class StreamedExact(Exact):
+    """One sweep of exact least squares over entries on disk."""
+
+    def epoch(self, half: Half, fixed: Fixed, train: Entries) -> float:
+        """One sweep; the mean squared error after it."""
+        assert isinstance(self.als, StreamedAls)  # made so below
+        return self.als.sweep_entries(fixed.train)  # type: ignore[arg-type]
+
+
+class StreamedTrainer(Trainer):
+    """Runs epochs over training entries on disk; validation entries are in memory."""
+
+    train: StreamedEntries
+    systems = 1 << 30
+    """Bytes for the systems of an exact solve."""
+    most_batch = 1 << 20
+    """Entries of a step, or of a forward pass, at most."""
+
+    @property
+    def batch_size(self) -> int:
+        """Entries per step."""
+        return min(super().batch_size, self.most_batch)
+
+    @property
+    def at_once(self) -> int:
+        """Entries per forward pass where no gradients are needed."""
+        return min(super().at_once, self.most_batch)
+
+    def start(self) -> None:
+        """Set the model to a new random start; two values of the same mean and spread stand for all."""
+        self.model.eval()
+        self.model.link = self.loss.link
+        start = "exact" if self.recipe.solves and self.recipe.start == "data" else self.recipe.start
+        mean, spread = self.train.mean, self.train.spread
+        self.levels = initialise(self.model, torch.tensor([mean - spread, mean + spread]), start=start)
+
+    def descent(self, *groups: tuple[nn.Module, float]) -> Descent:
+        """The recipe's optimiser over modules, each with its learning rate."""
+        made = super().descent(*groups)
+        return StreamedDescent(made.optimizer, made.loss, made.batch_size, made.average)
+
+    def exact(self, g: Multilinear) -> Exact:
+        """The exact solver of g."""
+        als = StreamedAls(g, self.train, engine=self.engine, memory=self.systems)
+        return StreamedExact(als, self.loss, self.recipe.huber_delta)
+
+    def fix(self, half: Half) -> Fixed:
+        """Evaluate a half that stays as it is during a turn, and keep it on disk."""
+
+        def of(indices: Tensor) -> Tensor:
+            return half(indices.long())
+
+        for k, block in enumerate(self.train.blocks()):
+            numbers = evaluate_in_batches(of, torch.from_numpy(block.indices), self.at_once)
+            self.train.shards.write_column(k, FIXED.name, numbers.float().numpy())
+        return Fixed(FIXED, evaluate_in_batches(half, self.valid.indices, self.at_once))  # type: ignore[arg-type]
+
+
+def check_streamed(linear: str, recipe: Recipe) -> None:
+    """Refuse what needs all entries in memory.
+
+    Raises
+    ------
+    ConfigError
+        Which says what to do instead.
+    """
+    without = "; leave it out, or fit without --memory"
+    for name in parse_blocks(linear):
+        kind = name.partition(":")[0]
+        if kind not in CAN:
+            raise ConfigError(f"block '{kind}' needs all entries in memory{without} (possible are {', '.join(CAN)})")
+    if recipe.linear_solver == "gibbs":
+        raise ConfigError(f"linear_solver=gibbs needs all entries in memory{without}")
+    if recipe.solves and recipe.loss == "huber":
+        raise ConfigError(
+            "the exact solver needs all entries in memory for the huber loss; add --set linear_solver=adam, or fit "
+            "without --memory"
+        )
+
+
+def fit_streamed(
+    model: JointModel,
+    dealt: Dealt,
+    recipe: Recipe,
+    fallback: Tables,
+    *,
+    seed: int,
+    systems: int,
+    batch: int,
+    budget: float = math.inf,
+    engine: str = "auto",
+    on_epoch: OnEpoch | None = None,
+    on_note: Callable[[str], None] | None = None,
+) -> Fit:
+    """Train a model on entries that were dealt to shards; as :func:`jointensor.training.fit.fit`, on the CPU.
+
+    Parameters
+    ----------
+    model
+        Trained in place, from a new random start.
+    dealt
+        Training and validation entries; test entries are not read.
+    recipe
+        Every number of training.
+    fallback
+        Bias predictor for unseen labels.
+    seed
+        Of everything random here.
+    systems
+        Bytes for the systems of an exact solve.
+    batch
+        Most entries of a step.
+    budget
+        Seconds after which training stops with the best state so far; looked at between shards.
+    engine, on_epoch, on_note
+        As for :func:`jointensor.training.fit.fit`.
+    """
+    begin = time.monotonic()
+    if make_loss(recipe.loss).nonnegative and dealt.summary.low < 0:
+        raise DataError(f"the {recipe.loss} loss needs values of at least 0; there is a value of {dealt.summary.low:g}")
+    place, kernels = torch.device("cpu"), pick_engine(engine, "cpu")
+    if kernels.first_use and recipe.solves and on_note is not None:
+        on_note(kernels.first_use)
+    model.to(place)
+    short = recipe.precision == "short"
+    kernels.equip(model, short=short)
+    train, valid = StreamedEntries.of_shards(dealt, begin + budget), Entries.of(dealt.valid, place)
+    best: Attempt | None = None
+    history: list[Epoch] = []
+    attempts: list[dict[str, Any]] = []
+    given = {name: value.detach().clone() for name, value in model.state_dict().items()}
+    for number in range(1 + recipe.restarts):
+        model.load_state_dict(given)  # parameters that nothing resets must not carry over from a failed attempt
+        with _seeded(seed, number, place):
+            trainer = StreamedTrainer(
+                model, train, valid, recipe, attempt=number, deadline=begin + budget, on_epoch=on_epoch, engine=kernels
+            )
+            trainer.systems, trainer.most_batch = systems, batch
+            attempt = _attempt(trainer)
+        history += attempt.history
+        attempts.append(attempt.to_dict())
+        if best is None or (attempt.failed, attempt.rfe) < (best.failed, best.rfe):
+            best = attempt
+        if not best.failed or time.monotonic() - begin > budget:
+            break
+    assert best is not None  # the loop runs at least once
+    model.load_state_dict(best.state)
+    notes = trainer.notes + [
+        f"block '{name}' ended at zero: the ridge that validated best is large" for name in best.collapsed
+    ]
+    pick_engine("reference", "cpu").equip(model)
+    predictor = Predictor(model.eval(), fallback)
+    if recipe.fall_back:
+        predictor = _better(predictor, dealt.valid, notes)
+    return Fit(
+        predictor=predictor,
+        history=history,
+        outcome=best.outcome,
+        attempts=attempts,
+        attempt=best.number,
+        failed=best.failed,
+        nonlinear_dead=best.nonlinear_dead,
+        seed=seed,
+        seconds=time.monotonic() - begin,
+        recipe=recipe,
+        engine=kernels.name if best.ridge is not None or kernels.offered(short=short) else "reference",
+        ridge=best.ridge,
+        first=best.first,
+        collapsed=list(best.collapsed),
+        notes=notes,
+    )

@@ -1,0 +1,81 @@
+"""Training entries on disk, as the phases see them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from jointensor.data.deal import Dealt
+from jointensor.data.shards import Block, Shards
+from jointensor.training.state import Entries
+from jointensor.training.trainer import BudgetError
+
+SAMPLE = 200_000
+"""Training entries that are in memory, for what needs no more: first guesses, levels of blocks."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A number for every training entry, on disk: the half that is fixed."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class StreamedEntries(Entries):
+    """Training entries: ``indices`` and ``values`` are a sample of them, the rest is read from ``shards``."""
+
+    shards: Shards
+    counts: tuple[NDArray[np.int64], ...]
+    """Entries of every label, ``(I_n,)`` for each mode."""
+    mean: float
+    """Of all values."""
+    spread: float
+    """Standard deviation of all values."""
+    deadline: float = math.inf
+    """When passes stop."""
+
+    @classmethod
+    def of_shards(cls, dealt: Dealt, deadline: float = math.inf) -> StreamedEntries:
+        """Entries that were dealt to shards; the sample is from the first of them, which are random."""
+        indices, values, wanted = [], [], min(SAMPLE, len(dealt.train))
+        for k in range(len(dealt.train.counts)):
+            block = dealt.train.read(k)
+            chosen = np.sort(np.random.default_rng(k).permutation(len(block))[:wanted])
+            indices.append(block.indices[chosen])
+            values.append(block.values[chosen])
+            wanted -= len(chosen)
+            if not wanted:
+                break
+        return cls(
+            torch.from_numpy(np.concatenate(indices)).long(),
+            torch.from_numpy(np.concatenate(values)),
+            dealt.train,
+            dealt.counts,
+            dealt.summary.mean,
+            dealt.summary.spread,
+            deadline,
+        )
+
+    def __len__(self) -> int:
+        return len(self.shards)
+
+    def blocks(self, column: Column | None = None, rng: np.random.Generator | None = None) -> Iterator[Block]:
+        """All entries, a shard at a time; with ``rng`` shards and their entries in a random order.
+
+        Raises
+        ------
+        BudgetError
+            Between shards, when the time is up.
+        """
+        order = None if rng is None else rng.permutation(len(self.shards.counts)).tolist()
+        for block in self.shards.blocks(None if column is None else column.name, order, rng):
+            if time.monotonic() > self.deadline:
+                raise BudgetError
+            yield block
