@@ -38,8 +38,8 @@ class _Trial:
     def left(self, block: Block, mean: float, subtract: Subtract) -> NDArray[np.float32]:
         """What the biases leave of some values."""
         left = block.values.copy()
-        tables = [Term((n,), (torch.from_numpy(one.astype(np.float32))[:, None],)) for n, one in enumerate(self.effects)]
-        subtract(Terms(mean, tables), block.indices, left)
+        tables = [torch.from_numpy(one.astype(np.float32))[:, None] for one in self.effects]
+        subtract(Terms(mean, [Term((n,), (one,)) for n, one in enumerate(tables)]), block.indices, left)
         return left
 
     def refit(self, n: int, sums: NDArray[np.float64], counts: NDArray[np.int64], squares: float) -> None:

@@ -135,8 +135,11 @@ def get(
     if name == SYNTHETIC and (from_ is not None or cache is not None):
         raise ConfigError("a synthetic tensor is drawn, not fetched; leave out --from and --cache")
     check_out(out)
-    tensor, facts = _synthetic(given) if name == SYNTHETIC else _fetched(name, from_, cache, quiet=quiet)
-    write(tensor, out)
+    if name == SYNTHETIC:
+        facts = _synthetic(given, out)
+    else:
+        tensor, facts = _fetched(name, from_, cache, quiet=quiet)
+        write(tensor, out)
     if not quiet:
         _print(dumps({**facts, "out": str(out)}, indent=2, ensure_ascii=False) if json else _summary(facts, out))
 
@@ -155,9 +158,12 @@ def _fetched(name: str, origin: Path | None, cache: Path | None, *, quiet: bool)
     return built.tensor, built.to_dict()
 
 
-def _synthetic(given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _synthetic(given: dict[str, Any], out: Path) -> dict[str, Any]:
+    from jointensor.atomic import write_whole
     from jointensor.cli.options import parse_rank
+    from jointensor.data.catalogue.get import write
     from jointensor.data.generate import Plan, generate
+    from jointensor.data.generate_large import LARGE, write_large
 
     sizes = _parse_shape(given.pop("shape", None))
     density = given.pop("density", None)
@@ -169,11 +175,15 @@ def _synthetic(given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         given["entries"] = max(1, round(density * math.prod(sizes)))
     rank = parse_rank(given.pop("rank", "3/0"))
     plan = Plan(shape=sizes, rank=rank, **given)
-    tensor, _ = generate(plan)
+    if plan.entries > LARGE:
+        write_whole(out, lambda draft: write_large(plan, draft))
+    else:
+        write(generate(plan)[0], out)
     options = {"rank": f"{rank[0]}/{rank[1]}", "nonlinearity": plan.nonlinearity, "ratio": plan.ratio}
     options |= {"noise": plan.noise, "skew": plan.skew, "seed": plan.seed}
-    return tensor, {"name": SYNTHETIC, "modes": list(tensor.mode_names), "shape": list(tensor.shape),
-                    "entries": len(tensor), "paper": None, "planted": options}  # fmt: skip
+    names = [f"mode_{n}" for n in range(len(sizes))]
+    return {"name": SYNTHETIC, "modes": names, "shape": list(sizes), "entries": plan.entries, "paper": None,
+            "planted": options}  # fmt: skip
 
 
 def _parse_shape(text: str | None) -> tuple[int, ...]:

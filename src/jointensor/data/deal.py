@@ -231,5 +231,3 @@ def _refuse_duplicates(indices: NDArray[np.int32], modes: tuple[Mode, ...]) -> N
             f"entries repeat a cell, for example ({names}); choose a rule for them (--duplicates sum, mean, count or "
             "last, for tables)"
         )
-
-

@@ -1,8 +1,8 @@
 """Entries on disk, read a shard at a time: what is in memory does not grow with their number.
 
 A shard is a file of indices and a file of values, plain NumPy arrays. Which shard an entry is in is random (a hash of
-its cell), so that one shard is a sample of all entries and a cell that occurs twice is in one shard both times. Inside a
-shard, entries are in the order of their labels in the last mode, which exact sweeps read fastest. Files are read, not
+its cell), so that one shard is a sample of all entries, and a cell that occurs twice is in one shard both times. Inside
+a shard, entries are in the order of their labels in the last mode, which exact sweeps read fastest. Files are read, not
 mapped: mapped pages would count as memory as well.
 """
 
@@ -70,20 +70,24 @@ class Shards:
     def __len__(self) -> int:
         return sum(self.counts)
 
-    def read(self, k: int, column: str | None = None) -> Block:
-        """One shard, with one more column where it is named."""
+    def read(self, k: int, column: str | None = None, values: str = "values") -> Block:
+        """One shard, with one more column where it is named; ``values`` may name a column that stands for them."""
         extra = None if column is None else _load(self.path(k, column))
-        return Block(_load(self.path(k, "indices")), _load(self.path(k, "values")), extra)
+        return Block(_load(self.path(k, "indices")), _load(self.path(k, values)), extra)
 
     def blocks(
-        self, column: str | None = None, order: Sequence[int] | None = None, rng: np.random.Generator | None = None
+        self,
+        column: str | None = None,
+        values: str = "values",
+        order: Sequence[int] | None = None,
+        rng: np.random.Generator | None = None,
     ) -> Iterator[Block]:
         """All shards, the next one being read while the last one is used.
 
         Parameters
         ----------
-        column
-            One more column to read, see :meth:`write_column`.
+        column, values
+            As for :meth:`read`.
         order
             Which shards, in which order; all of them without it.
         rng
@@ -91,7 +95,7 @@ class Shards:
         """
 
         def read(k: int) -> Block:
-            block = self.read(k, column)
+            block = self.read(k, column, values)
             return block if rng is None else block.shuffled(rng)
 
         return read_ahead(read, range(len(self.counts)) if order is None else order)
@@ -142,7 +146,7 @@ def save_shard(folder: Path, name: str, k: int, indices: NDArray[np.int32], valu
 
 def checksum(block: Block) -> int:
     """CRC-32 of indices and values."""
-    return zlib.crc32(np.ascontiguousarray(block.values), zlib.crc32(np.ascontiguousarray(block.indices)))
+    return zlib.crc32(block.values.data, zlib.crc32(block.indices.data))
 
 
 def write_header(folder: Path, facts: dict[str, Any]) -> None:

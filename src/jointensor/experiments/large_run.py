@@ -1,4 +1,4 @@
-"""A run with ``--memory`` whose entries do not fit into it: they stay on disk, dealt to shards, and are read in turn."""
+"""A run with ``--memory`` whose entries do not fit into it: they stay on disk, dealt to shards, and read in turn."""
 
 from __future__ import annotations
 
@@ -50,6 +50,19 @@ SHOWN = 400_000
 """Test entries that intervals and the report are made from."""
 
 
+class Clock:
+    """Seconds of every step of a run."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self.last = time.monotonic()
+
+    def lap(self, name: str) -> None:
+        """A step has ended."""
+        now = time.monotonic()
+        self.laps[name], self.last = now - self.last, now
+
+
 def must_stream(config: RunConfig) -> bool:
     """Whether the entries of a source have to stay on disk, or are asked to."""
     assert config.memory is not None  # there is no must without a limit
@@ -70,7 +83,9 @@ def fill_large(path: Path, config: RunConfig, listener: Listener, begin: float) 
     check_streamed(linear, recipe)
     model = JointModel([mode.size for mode in source.modes], config.rank, linear=linear, nonlinear=config.nonlinear)
     room = Room.of(config.memory, model)
+    clock = Clock()
     dealt = _deal(path, config, source, room, listener)
+    clock.lap("deal")
     notes = [*source.notes, *_notes(dealt, config)]
     for note in notes[len(source.notes) :]:
         listener.on_note(note)
@@ -81,6 +96,7 @@ def fill_large(path: Path, config: RunConfig, listener: Listener, begin: float) 
     listener.on_note(repr(model))
     subtract, _ = loops_of(pick_engine(config.engine, "cpu").name)
     bias = fit_bias_streamed(dealt.train.blocks, dealt.summary.mean, dealt.counts, dealt.valid, subtract)
+    clock.lap("biases")
     fitted = fit_streamed(
         model, dealt, recipe, bias, seed=config.seed, systems=room.systems, batch=room.batch, engine=config.engine,
         budget=math.inf if config.budget is None else max(config.budget - (time.monotonic() - begin), 0.0),
@@ -88,7 +104,8 @@ def fill_large(path: Path, config: RunConfig, listener: Listener, begin: float) 
     )  # fmt: skip
     for note in fitted.notes:
         listener.on_note(note)
-    return _write(path, config, source, dealt, fitted, [*notes, *fitted.notes], begin)
+    clock.lap("fit")
+    return _write(path, config, source, dealt, fitted, [*notes, *fitted.notes], begin, clock)
 
 
 def _by_position(linear: str, source: InPieces) -> str:
@@ -148,12 +165,20 @@ def _notes(dealt: Dealt, config: RunConfig) -> list[str]:
 
 
 def _write(
-    path: Path, config: RunConfig, source: InPieces, dealt: Dealt, fitted: Fit, notes: list[str], begin: float
+    path: Path,
+    config: RunConfig,
+    source: InPieces,
+    dealt: Dealt,
+    fitted: Fit,
+    notes: list[str],
+    begin: float,
+    clock: Clock,
 ) -> dict[str, Any]:
     """Judge, write the run folder, remove the shards."""
     baselines: dict[str, Baseline] = {"mean": Mean(dealt.summary.mean), "bias": fitted.predictor.fallback}
     valid = [Block(dealt.valid.indices.astype(np.int32), dealt.valid.values)] if len(dealt.valid) else []
     on_test, on_valid = (judge(fitted.predictor, baselines, blocks) for blocks in (dealt.test.blocks(), iter(valid)))
+    clock.lap("judge")
     sample = _sample(dealt.test, SHOWN) if len(dealt.test) else (dealt.valid.indices, dealt.valid.values)
     predictor = replace(fitted.predictor, calibration=calibrate_entries(fitted.predictor, sample, dealt.shape))
     checksums = write_run(path, predictor, dealt.modes, source.spec, fitted.history)
@@ -171,6 +196,7 @@ def _write(
         },
         "returned": returned,
         **_circumstances(config, fitted, dealt, begin),
+        "steps": clock.laps,
         "notes": notes,
         "files": checksums,
     }

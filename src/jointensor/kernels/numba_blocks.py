@@ -1,4 +1,4 @@
-"""Loops over entries that are in memory for a moment only: what g leaves of them, and their order by one mode."""
+"""Loops over entries that are in memory for a moment only: what g leaves of them, and the systems of their rows."""
 
 from __future__ import annotations
 
@@ -9,35 +9,67 @@ from numba import njit, prange
 from numpy.typing import NDArray
 from torch import Tensor
 
-from jointensor.kernels.numba_rows import CACHE
+from jointensor.kernels.numba_rows import CACHE, row_systems_numba
 from jointensor.kernels.rows import ModeView
-from jointensor.kernels.terms import Terms
+from jointensor.kernels.terms import Rows, Systems, Terms, add_sorted
 
 STRETCH = 4096
 """Entries that a thread takes at a time."""
 
+IN_CACHE = 1 << 22
+"""Bytes of a table's systems up to which entries are added in the order they come; for larger ones they are sorted."""
+
 
 def subtract_terms_numba(terms: Terms, indices: NDArray[np.int32], values: NDArray[np.float32]) -> None:
-    """As :func:`jointensor.kernels.terms.subtract_terms`: take what the terms say from the values, in place."""
-    numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
+    """As :func:`jointensor.kernels.terms.subtract_terms`."""
+    _threads()
     _subtract(
         indices, values, np.float32(terms.constant), terms.numbers, terms.ranks, terms.firsts, terms.modes,
-        terms.offsets, terms.sums,
+        terms.offsets, terms.sums, terms.signs,
     )  # fmt: skip
 
 
-def sorted_view_numba(indices: NDArray[np.int32], mode: int, others: tuple[int, ...], size: int) -> ModeView:
-    """As :func:`jointensor.kernels.terms.sorted_view`, by counting."""
-    order = np.empty(len(indices), np.int32)
-    starts = np.zeros(size + 1, np.int64)
-    columns = np.empty((len(others), len(indices)), np.int32)
-    _order(indices, mode, order, starts)
-    _columns(indices, np.array(others, np.int64), order, columns)
-    return ModeView(*(torch.from_numpy(one) for one in (order, starts, columns)))
+def add_systems_numba(rows: Rows, indices: NDArray[np.int32], wanted: NDArray[np.float32], systems: Systems) -> None:
+    """As :func:`jointensor.kernels.terms.add_systems`.
+
+    Small systems stay in the cache, and every thread adds to its own. Entries of large ones are sorted by row first.
+    """
+    if not rows.all_rows or 8 * (systems.gram.numel() + systems.right.numel()) > IN_CACHE:
+        add_sorted(rows, _sorted_view, row_systems_numba, torch.from_numpy(indices), torch.from_numpy(wanted), systems)
+        return
+    block, threads, (count, rank) = rows.block, _threads(), systems.right.shape
+    others = Terms(0.0, [type(block)((block.modes[m],), (block.tables[m],)) for m in rows.others])
+    gram, right = np.zeros((threads, count, rank, rank)), np.zeros((threads, count, rank))
+    squares = np.zeros((threads, 8))  # each in a cache line of its own
+    _scatter(
+        indices, wanted, block.modes[rows.k], others.modes, others.numbers, others.offsets, block.sums, gram, right,
+        squares,
+    )  # fmt: skip
+    lower = torch.from_numpy(gram.sum(axis=0))
+    systems.gram.add_(lower + lower.tril(-1).mT)
+    systems.right.add_(torch.from_numpy(right.sum(axis=0)))
+    systems.squares.add_(float(squares.sum()))
+
+
+def _threads() -> int:
+    """As many threads as torch has."""
+    threads = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
+    numba.set_num_threads(threads)
+    return threads
+
+
+def _sorted_view(indices: Tensor, mode: int, others: list[int], size: int) -> ModeView:
+    """As :meth:`ModeView.of`, by counting."""
+    given = indices.numpy()
+    order, starts = np.empty(len(given), np.int32), np.zeros(size + 1, np.int64)
+    columns = np.empty((len(others), len(given)), np.int32)
+    _order(given, mode, order, starts)
+    _columns(given, np.array(others, np.int64), order, columns)
+    return ModeView(torch.from_numpy(order), torch.from_numpy(starts), torch.from_numpy(columns))
 
 
 @njit(parallel=True, cache=CACHE, nogil=True, fastmath={"reassoc", "contract"})
-def _subtract(indices, values, constant, numbers, ranks, firsts, modes, offsets, sums):  # type: ignore[no-untyped-def]
+def _subtract(indices, values, constant, numbers, ranks, firsts, modes, offsets, sums, signs):  # type: ignore[no-untyped-def]
     count = values.shape[0]
     widest = 1
     for rank in ranks:
@@ -50,24 +82,55 @@ def _subtract(indices, values, constant, numbers, ranks, firsts, modes, offsets,
                 rank, begin, end = ranks[t], firsts[t], firsts[t + 1]
                 row = offsets[begin] + rank * np.int64(indices[e, modes[begin]])
                 if rank == 1 and end - begin == 1:
-                    value += numbers[row]
+                    value += signs[t] * numbers[row]
                     continue
                 for r in range(rank):
-                    one[r] = numbers[row + r]
+                    one[r] = signs[t] * numbers[row + r]
                 if not sums[t]:
-                    for m in range(begin + 1, end):
+                    for m in range(begin + 1, end - 1):
                         row = offsets[m] + rank * np.int64(indices[e, modes[m]])
                         for r in range(rank):
                             one[r] *= numbers[row + r]
+                    row = offsets[end - 1] + rank * np.int64(indices[e, modes[end - 1]])
                     for r in range(rank):
-                        value += one[r]
+                        value += one[r] * numbers[row + r]
                     continue
                 for m in range(begin + 1, end):  # Σ_{n<m} ⟨v_n, v_m⟩, with the sum of those before
                     row = offsets[m] + rank * np.int64(indices[e, modes[m]])
                     for r in range(rank):
                         value += one[r] * numbers[row + r]
-                        one[r] += numbers[row + r]
+                        one[r] += signs[t] * numbers[row + r]
             values[e] -= value
+
+
+@njit(parallel=True, cache=CACHE, nogil=True)
+def _scatter(indices, wanted, mode, modes, numbers, offsets, sums, gram, right, squares):  # type: ignore[no-untyped-def]
+    """Add entries to the systems of their rows; lower triangles only."""
+    threads, _, rank = right.shape
+    count = wanted.shape[0]
+    for t in prange(threads):
+        h = np.empty(rank, np.float64)
+        total = 0.0
+        for e in range(t * count // threads, (t + 1) * count // threads):
+            y = np.float64(wanted[e])
+            row = indices[e, mode]
+            start = offsets[0] + rank * np.int64(indices[e, modes[0]])
+            for r in range(rank):
+                h[r] = numbers[start + r]
+            for m in range(1, modes.shape[0]):
+                start = offsets[m] + rank * np.int64(indices[e, modes[m]])
+                if sums:
+                    for r in range(rank):
+                        h[r] += numbers[start + r]
+                else:
+                    for r in range(rank):
+                        h[r] *= numbers[start + r]
+            for r in range(rank):
+                right[t, row, r] += y * h[r]
+                for c in range(r + 1):
+                    gram[t, row, r, c] += h[r] * h[c]
+            total += y * y
+        squares[t, 0] = total
 
 
 @njit(cache=CACHE, nogil=True)

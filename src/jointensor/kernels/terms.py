@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from jointensor.kernels.rows import ModeView
+from jointensor.kernels.rows import ModeView, RowSystems, row_systems
 
 CHUNK = 1 << 16
 """Entries that are evaluated at a time."""
@@ -24,6 +24,8 @@ class Term:
     tables: tuple[Tensor, ...]  # (I_m, R) each
     sums: bool = False
     """Whether pairs are summed, as in a factorisation machine."""
+    sign: float = 1.0
+    """Subtracting a term of sign −1 adds it."""
 
     def values(self, indices: Tensor) -> Tensor:
         """Of some entries, ``(entries, all modes)`` → ``(entries,)``."""
@@ -31,8 +33,8 @@ class Term:
             [table.index_select(0, indices[:, n]) for n, table in zip(self.modes, self.tables, strict=True)]
         )  # (modes, entries, R)
         if self.sums:
-            return 0.5 * (rows.sum(dim=0).square() - rows.square().sum(dim=0)).sum(dim=1)
-        return rows.prod(dim=0).sum(dim=1)
+            return self.sign * 0.5 * (rows.sum(dim=0).square() - rows.square().sum(dim=0)).sum(dim=1)
+        return self.sign * rows.prod(dim=0).sum(dim=1)
 
 
 class Terms:
@@ -56,11 +58,7 @@ class Terms:
         self.firsts = np.cumsum([0, *(len(term.modes) for term in terms)]).astype(np.int64)
         self.ranks = np.array([term.tables[0].shape[1] for term in terms], np.int64)
         self.sums = np.array([term.sums for term in terms], np.bool_)
-
-
-Subtract = Callable[[Terms, NDArray[np.int32], NDArray[np.float32]], None]
-SortedView = Callable[[NDArray[np.int32], int, tuple[int, ...], int], ModeView]
-"""What an engine offers here: :func:`subtract_terms` and :func:`sorted_view`, in its own way."""
+        self.signs = np.array([term.sign for term in terms], np.float32)
 
 
 def subtract_terms(terms: Terms, indices: NDArray[np.int32], values: NDArray[np.float32]) -> None:
@@ -73,15 +71,79 @@ def subtract_terms(terms: Terms, indices: NDArray[np.int32], values: NDArray[np.
         values[start : start + CHUNK] -= said.numpy()
 
 
-def sorted_view(indices: NDArray[np.int32], mode: int, others: tuple[int, ...], size: int) -> ModeView:
-    """Entries in the order of their labels in one mode."""
-    return ModeView.of(torch.from_numpy(indices), mode, others, size)
+@dataclass(frozen=True)
+class Rows:
+    """Which rows of a block's k-th table are solved for."""
+
+    block: Term
+    k: int
+    rows: range
+
+    @property
+    def others(self) -> list[int]:
+        """The tables that are not solved for."""
+        return [m for m in range(len(self.block.tables)) if m != self.k]
+
+    @property
+    def all_rows(self) -> bool:
+        """Whether all rows of the table are meant."""
+        return len(self.rows) == len(self.block.tables[self.k])
 
 
-def loops_of(engine: str) -> tuple[Subtract, SortedView]:
+@dataclass(frozen=True)
+class Systems:
+    """Σ h hᵀ and Σ h y of some rows of a table, and Σ y² of their entries; added up in 64 bits."""
+
+    gram: Tensor  # (rows, R, R)
+    right: Tensor  # (rows, R)
+    squares: Tensor  # ()
+
+    @classmethod
+    def zero(cls, rows: Rows) -> Systems:
+        """Of no entries."""
+        count, rank = len(rows.rows), rows.block.tables[rows.k].shape[1]
+        shapes = (count, rank, rank), (count, rank), ()
+        return cls(*(torch.zeros(shape, dtype=torch.float64) for shape in shapes))
+
+
+def add_systems(rows: Rows, indices: NDArray[np.int32], wanted: NDArray[np.float32], systems: Systems) -> None:
+    """Add some entries to the systems of their rows, in place."""
+    add_sorted(rows, ModeView.of, row_systems, torch.from_numpy(indices), torch.from_numpy(wanted), systems)
+
+
+def add_sorted(
+    rows: Rows,
+    sort: Callable[[Tensor, int, list[int], int], ModeView],
+    row_systems: RowSystems,
+    indices: Tensor,
+    wanted: Tensor,
+    systems: Systems,
+) -> None:
+    """The same by an engine's own sort and loop over sorted entries."""
+    block, table = rows.block, rows.block.tables[rows.k]
+    view = sort(indices, block.modes[rows.k], [block.modes[m] for m in rows.others], len(table))
+    if not rows.all_rows:
+        starts = view.starts[rows.rows.start : rows.rows.stop + 1]
+        part = slice(int(starts[0]), int(starts[-1]))
+        view = ModeView(view.order[part], starts - starts[0], view.columns[:, part].contiguous())
+        wanted, view = wanted.index_select(0, view.order), replace(view, order=torch.arange(len(view.order)).int())
+    gram, right = row_systems(
+        view, [block.tables[m] for m in rows.others], wanted, None, table.shape[1], sums=block.sums
+    )
+    systems.gram.add_(gram)
+    systems.right.add_(right)
+    systems.squares.add_(wanted.double().square().sum())
+
+
+Subtract = Callable[[Terms, NDArray[np.int32], NDArray[np.float32]], None]
+AddSystems = Callable[[Rows, NDArray[np.int32], NDArray[np.float32], Systems], None]
+"""What an engine offers here: :func:`subtract_terms` and :func:`add_systems`, in its own way."""
+
+
+def loops_of(engine: str) -> tuple[Subtract, AddSystems]:
     """The loops of an engine: compiled ones for ``numba``, else those above."""
     if engine != "numba":
-        return subtract_terms, sorted_view
-    from jointensor.kernels.numba_blocks import sorted_view_numba, subtract_terms_numba  # noqa: PLC0415 - compiled where it is used
+        return subtract_terms, add_systems
+    from jointensor.kernels.numba_blocks import add_systems_numba, subtract_terms_numba  # noqa: PLC0415 - compiled where it is used
 
-    return subtract_terms_numba, sorted_view_numba
+    return subtract_terms_numba, add_systems_numba

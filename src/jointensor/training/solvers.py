@@ -151,9 +151,7 @@ class Descent:
 
     def _step(self, half: Half, fixed: Fixed, train: Entries, batch: Tensor) -> Tensor:
         rest = fixed.train.index_select(0, batch) if isinstance(fixed.train, Tensor) else fixed.train
-        return self.step(
-            half, rest, Entries(train.indices.index_select(0, batch), train.values.index_select(0, batch))
-        )
+        return self.step(half, rest, Entries(train.indices.index_select(0, batch), train.values.index_select(0, batch)))
 
     def step(self, half: Half, rest: Tensor | float, batch: Entries) -> Tensor:
         """One step for some entries, ``rest`` what the fixed half says of them; the sum of their losses before it."""

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ class StreamedDescent(Descent):
         level = 0.0 if isinstance(fixed.train, Column) else fixed.train
         rng = np.random.default_rng(int(torch.randint(2**62, ())))
         steps = sum(self._batches(count) for count in train.shards.counts)
-        batches = self._in_batches(train.blocks(column, rng))
+        batches = self._in_batches(train.blocks(column, rng=rng))
         total = torch.zeros(())
         for first, last in self.pieces(steps):
             for _ in range(first, last):
@@ -67,7 +68,7 @@ class StreamedDescent(Descent):
     def _in_batches(self, blocks: Iterator[Block]) -> Any:
         for block in blocks:
             edges = np.linspace(0, len(block), self._batches(len(block)) + 1).astype(np.int64)
-            for first, last in zip(edges[:-1], edges[1:], strict=True):
+            for first, last in pairwise(edges.tolist()):
                 column = None if block.column is None else block.column[first:last]
                 yield Block(block.indices[first:last], block.values[first:last], column)
 
@@ -153,7 +154,7 @@ def check_streamed(linear: str, recipe: Recipe) -> None:
         )
 
 
-def fit_streamed(
+def fit_streamed(  # noqa: PLR0913 - everything that decides a fit
     model: JointModel,
     dealt: Dealt,
     recipe: Recipe,

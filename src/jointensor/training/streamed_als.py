@@ -1,9 +1,9 @@
-"""Θ_L solved from entries on disk: the sweeps of :class:`~jointensor.training.als.Als`, a pass over them for each table.
+"""Θ_L solved from entries on disk: the sweeps of :class:`~jointensor.training.als.Als`, in passes over them.
 
-A pass adds up the normal equations of all rows of a table, block of entries by block, whatever their order; what the
-other tables leave of the values is formed from these on the way. So nothing is kept per entry, and what is in memory is
-the tables, the systems of one of them, and a block or two of entries. The solution is that of :class:`Als` up to
-rounding.
+A pass adds up the normal equations of all rows of a table, block of entries by block, whatever their order. What all
+other blocks of g leave of a value is kept on disk while a block is solved; where the next block begins it is brought up
+to date from the tables. So what is in memory is the tables, the systems of one of them, and a few entries. The
+solution is that of :class:`Als` up to rounding.
 """
 
 from __future__ import annotations
@@ -18,17 +18,23 @@ from torch import Tensor
 
 from jointensor.kernels import Engine
 from jointensor.kernels.rows import ModeView, solve_spd
-from jointensor.kernels.terms import Term, Terms, loops_of
+from jointensor.kernels.terms import Rows, Systems, Term, Terms, loops_of
 from jointensor.models.blocks import Product, SharedPairs
 from jointensor.models.multilinear import Multilinear
 from jointensor.training.als import Als, Block, Pull, rebalance
 from jointensor.training.streamed_entries import Column, StreamedEntries
 
 ROW_BYTES = 12
-"""Bytes per number of a row's system: 8 while they are added up, 4 for those of a block."""
+"""Bytes per number of a row's system: 8 while they are added up, 4 for those of some entries."""
 
-AT_ONCE = 1 << 22
+AT_ONCE = 1 << 20
 """Numbers of systems that are solved at a time."""
+
+WANTED = Column("wanted")
+"""What all blocks but one leave of the values."""
+
+Some = Iterator[tuple[NDArray[np.int32], NDArray[np.float32]]]
+"""Indices and one number of some entries at a time."""
 
 
 class StreamedAls(Als):
@@ -48,21 +54,23 @@ class StreamedAls(Als):
 
     def __init__(self, g: Multilinear, train: StreamedEntries, *, engine: Engine, memory: int) -> None:
         self.train, self.memory = train, memory
-        self.subtract, self.sort = loops_of(engine.name)
+        self.subtract, self.add = loops_of(engine.name)
         self.g, self.smooth = g, g.smooth
         self.blocks = {name: cast(Block, block) for name, block in g.blocks.items()}
-        self.spread, self.systems = train.spread or 1.0, engine.row_systems
+        self.spread = train.spread or 1.0
         self.ridge, self.pull = 0.0, 0.0
         self.indices = train.indices  # a sample: values of blocks are kept of these only
-        self.values = {}
-        self.rows = [_rows(torch.from_numpy(one)) for one in train.counts]
+        self.rows = [_counted(torch.from_numpy(one)) for one in train.counts]
         """How many entries every label of each mode has."""
+        self.before: str | None = None
+        """The block whose targets are on disk."""
+        self.values = {}
         self.refresh()
 
     @torch.no_grad()
     def sweep_entries(self, fixed: Column | float) -> float:
         """Solve every block once for what ``fixed`` leaves of the training values; the mean squared error after it."""
-        squares = 0.0
+        squares, self.before = 0.0, None
         for name, block in self.blocks.items():
             if not block.tables:
                 squares = self._stream_mean(name, cast(Product, block), fixed)
@@ -73,39 +81,43 @@ class StreamedAls(Als):
         self.refresh()
         return max(squares, 0.0) / len(self.train)
 
-    def _left(self, fixed: Column | float, without: str | None) -> Iterator[tuple[NDArray[np.int32], Tensor]]:
-        """Indices and what is left of the values by all blocks but one, a block of entries at a time."""
-        terms = self._terms(without)
-        for block in self.train.blocks(fixed if isinstance(fixed, Column) else None):
-            left = block.values if block.column is None else block.values - block.column
-            left = left - np.float32(0.0 if isinstance(fixed, Column) else fixed)
-            self.subtract(terms, block.indices, left)
-            yield block.indices, torch.from_numpy(left)
+    def _wanted(self, fixed: Column | float, name: str) -> Some:
+        """What all other blocks leave of the values to a block."""
+        if self.before == name:
+            for block in self.train.blocks(values=WANTED):
+                yield block.indices, block.values
+            return
+        terms = self._terms(fixed, name)
+        column = fixed if self.before is None and isinstance(fixed, Column) else None
+        for k, block in enumerate(self.train.blocks(column, None if self.before is None else WANTED)):
+            wanted = block.values if block.column is None else block.values - block.column
+            self.subtract(terms, block.indices, wanted)
+            self.train.shards.write_column(k, WANTED.name, wanted)
+            yield block.indices, wanted
+        self.before = name
 
-    def _terms(self, without: str | None) -> Terms:
-        others = {name: block for name, block in self.blocks.items() if name != without}
-        constants = [float(one.constant) for one in others.values() if getattr(one, "constant", None) is not None]
-        return Terms(
-            sum(constants), [Term(one.modes, tuple(one.tables), one.sums) for one in others.values() if one.tables]
-        )
-
-    def _view(self, indices: NDArray[np.int32], mode: int, others: tuple[int, ...], rows: range) -> ModeView:
-        """Entries whose row is in a range, sorted by it."""
-        size = len(self.train.counts[mode])
-        view = self.sort(indices, mode, others, size)
-        if len(rows) == size:
-            return view
-        starts = view.starts[rows.start : rows.stop + 1]
-        part = slice(int(starts[0]), int(starts[-1]))
-        return ModeView(view.order[part], starts - starts[0], view.columns[:, part].contiguous())
+    def _terms(self, fixed: Column | float, name: str) -> Terms:
+        """What has to be taken from the values, or from what was left to the block before."""
+        if self.before is None:
+            signs = {other: 1.0 for other in self.blocks if other != name}
+            constant = 0.0 if isinstance(fixed, Column) else fixed
+        else:
+            signs, constant = {self.before: 1.0, name: -1.0}, 0.0
+        terms = []
+        for other, sign in signs.items():
+            block = self.blocks[other]
+            if block.tables:
+                terms.append(term_of(block, sign))
+            else:
+                constant += sign * float(cast(Product, block).constant)  # type: ignore[arg-type]
+        return Terms(constant, terms)
 
     def _stream_mean(self, name: str, block: Product, fixed: Column | float) -> float:
         assert block.constant is not None  # a block without modes is one number
         total = squares = 0.0
-        for _, wanted in self._left(fixed, name):
-            exact = wanted.double()
-            total += float(exact.sum())
-            squares += float(exact.square().sum())
+        for _, wanted in self._wanted(fixed, name):
+            total += float(wanted.sum(dtype=np.float64))
+            squares += _squares(wanted)
         mean = total / len(self.train)
         block.constant.fill_(mean)
         return squares - total * mean
@@ -114,9 +126,9 @@ class StreamedAls(Als):
         """One number per row: a sum over its entries, without matrices."""
         (mode,), (table,) = block.modes, block.tables
         sums, squares = np.zeros(len(table)), 0.0
-        for indices, wanted in self._left(fixed, name):
-            sums += np.bincount(indices[:, mode], wanted.numpy(), minlength=len(sums))
-            squares += float(wanted.double().square().sum())
+        for indices, wanted in self._wanted(fixed, name):
+            sums += np.bincount(indices[:, mode], wanted, minlength=len(sums))
+            squares += _squares(wanted)
         counts = self.rows[mode].counts.to(torch.float64)
         table[:, 0] = self._numbers(name, torch.from_numpy(sums), counts, table).to(table)
         solved = table[:, 0].double().numpy()
@@ -133,13 +145,13 @@ class StreamedAls(Als):
             pull = self._pull(name, k, table, self.rows[block.modes[k]])
             if block.sums:
                 pull = Pull(pull.ridge, -table.clone())
-            squares = 0.0
+            squares, solved = 0.0, torch.empty_like(table)
             for rows in self._ranges(table):
-                gram, right, more = self._add_up(name, block, k, fixed, rows)
-                solved = _solve(gram, right, pull, rows)
-                squares += _explained(more, solved, gram, right)
-                part = table[rows.start : rows.stop]
-                part.copy_(part + solved if block.sums else solved)
+                systems = self._add_up(name, Rows(term_of(block), k, rows), fixed)
+                part = slice(rows.start, rows.stop)
+                solved[part] = _solve(systems, pull, part)
+                squares += _left_by(systems, solved[part])
+            table.copy_(table + solved if block.sums else solved)
         if not block.sums:
             rebalance(block.tables)
         return squares
@@ -150,26 +162,22 @@ class StreamedAls(Als):
         step = max(1, min(size, self.memory // (ROW_BYTES * (rank * rank + rank))))
         return [range(start, min(start + step, size)) for start in range(0, size, step)]
 
-    def _add_up(
-        self, name: str, block: Product | SharedPairs, k: int, fixed: Column | float, rows: range
-    ) -> tuple[Tensor, Tensor, float]:
-        """Σ h hᵀ and Σ h y of the rows of a table, and Σ y² of their entries, in 64 bits."""
-        tables, rank = block.tables, block.tables[k].shape[1]
-        others = tuple(m for m in range(len(tables)) if m != k)
-        columns = tuple(block.modes[m] for m in others)
-        gram = torch.zeros(len(rows), rank, rank, dtype=torch.float64)
-        right, squares = torch.zeros(len(rows), rank, dtype=torch.float64), 0.0
-        for indices, wanted in self._left(fixed, None if block.sums else name):
-            view = self._view(indices, block.modes[k], columns, rows)
-            more, side = self.systems(view, [tables[m] for m in others], wanted, None, rank, sums=block.sums)
-            gram += more
-            right += side
-            mine = wanted if len(rows) == len(tables[k]) else wanted.index_select(0, view.order)
-            squares += float(mine.double().square().sum())
-        return gram, right, squares
+    def _add_up(self, name: str, rows: Rows, fixed: Column | float) -> Systems:
+        """The systems of some rows of a table."""
+        systems, own = Systems.zero(rows), Terms(0.0, [rows.block])
+        for indices, wanted in self._wanted(fixed, name):
+            if rows.block.sums:
+                self.subtract(own, indices, wanted)
+            self.add(rows, indices, wanted, systems)
+        return systems
 
 
-def _rows(counts: Tensor) -> ModeView:
+def term_of(block: Block, sign: float = 1.0) -> Term:
+    """A block as the loops over entries take it."""
+    return Term(block.modes, tuple(block.tables), block.sums, sign)
+
+
+def _counted(counts: Tensor) -> ModeView:
     """A view that knows how many entries every row has, and nothing else."""
     starts = torch.zeros(len(counts) + 1, dtype=torch.int64)
     starts[1:] = counts.cumsum(0)
@@ -177,20 +185,26 @@ def _rows(counts: Tensor) -> ModeView:
     return ModeView(nothing, starts, nothing.view(0, 0))
 
 
-def _solve(gram: Tensor, right: Tensor, pull: Pull, rows: range) -> Tensor:
-    """Solutions of the rows' systems, some at a time, ``(rows, R)`` in 32 bits."""
-    ridge = pull.ridge[rows.start : rows.stop].double()
-    prior = None if pull.prior is None else pull.prior[rows.start : rows.stop].double()
-    solved = torch.empty_like(right, dtype=torch.float32)
-    step = max(1, AT_ONCE // right.shape[1] ** 2)
-    for start in range(0, len(right), step):
+def _squares(numbers: NDArray[np.float32]) -> float:
+    """Their sum of squares, in 64 bits."""
+    return float(np.einsum("e,e->", numbers, numbers, dtype=np.float64))
+
+
+def _solve(systems: Systems, pull: Pull, rows: slice) -> Tensor:
+    """Solutions of the rows' systems, ``(rows, R)``; some at a time."""
+    ridge = pull.ridge[rows].double()
+    prior = None if pull.prior is None else pull.prior[rows].double()
+    step = max(1, AT_ONCE // systems.right.shape[1] ** 2)
+    found = []
+    for start in range(0, len(ridge), step):
         part = slice(start, start + step)
-        solved[part] = solve_spd(gram[part], right[part], ridge[part], None if prior is None else prior[part])
-    return solved
+        drawn = None if prior is None else prior[part]
+        found.append(solve_spd(systems.gram[part], systems.right[part], ridge[part], drawn))
+    return torch.cat(found)
 
 
-def _explained(squares: float, solved: Tensor, gram: Tensor, right: Tensor) -> float:
+def _left_by(systems: Systems, solved: Tensor) -> float:
     """Σ (y − hᵀ a)² of all entries, from the systems of their rows."""
     exact = solved.double()
-    image = torch.bmm(gram, exact[:, :, None]).squeeze(2)  # (rows, R)
-    return squares + float((exact * (image - 2 * right)).sum())
+    image = torch.bmm(systems.gram, exact[:, :, None]).squeeze(2)  # (rows, R)
+    return float(systems.squares + (exact * (image - 2 * systems.right)).sum())

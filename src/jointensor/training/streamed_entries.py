@@ -66,8 +66,19 @@ class StreamedEntries(Entries):
     def __len__(self) -> int:
         return len(self.shards)
 
-    def blocks(self, column: Column | None = None, rng: np.random.Generator | None = None) -> Iterator[Block]:
-        """All entries, a shard at a time; with ``rng`` shards and their entries in a random order.
+    def blocks(
+        self, column: Column | None = None, values: Column | None = None, rng: np.random.Generator | None = None
+    ) -> Iterator[Block]:
+        """All entries, a shard at a time.
+
+        Parameters
+        ----------
+        column
+            One more number per entry.
+        values
+            A column that stands for the values.
+        rng
+            Shuffles shards and the entries of each; without it they come as they are.
 
         Raises
         ------
@@ -75,7 +86,8 @@ class StreamedEntries(Entries):
             Between shards, when the time is up.
         """
         order = None if rng is None else rng.permutation(len(self.shards.counts)).tolist()
-        for block in self.shards.blocks(None if column is None else column.name, order, rng):
+        names = None if column is None else column.name, "values" if values is None else values.name
+        for block in self.shards.blocks(*names, order, rng):
             if time.monotonic() > self.deadline:
                 raise BudgetError
             yield block
