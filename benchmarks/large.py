@@ -2,9 +2,9 @@
 
     python benchmarks/large.py --entries 2e6 50e6 200e6 --both 2e6 --out benchmarks/results/large.json
 
-Every tensor is drawn (four modes), fitted in a process of its own with ``--memory``, and removed; sizes up to ``--both``
-also in memory, for the same number of sweeps and epochs. A small network, one warm start, two alternating turns and one
-epoch of refinement.
+Every tensor is drawn (four modes), fitted in a process of its own with ``--memory``, and removed; sizes up to
+``--both`` also in memory, for the same number of sweeps and epochs. A small network, one warm start, two alternating
+turns and one epoch of refinement.
 """
 
 import argparse

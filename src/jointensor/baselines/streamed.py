@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from jointensor.baselines.tables import BIAS_SHRINKAGE, DEFAULT_SHRINKAGE, ROUNDS, Table, Tables
 from jointensor.data.shards import Block
 from jointensor.data.sparse import SparseTensor
-from jointensor.kernels.terms import Subtract, Term, Terms
+from jointensor.kernels.terms import Biases, Loops
 
 Pass = Callable[[], Iterator[Block]]
 """Begins a pass over the training entries."""
@@ -34,13 +33,6 @@ class _Trial:
     squares: float = 0.0
     """Of what is left of the training values."""
     going: bool = True
-
-    def left(self, block: Block, mean: float, subtract: Subtract) -> NDArray[np.float32]:
-        """What the biases leave of some values."""
-        left = block.values.copy()
-        tables = [torch.from_numpy(one.astype(np.float32))[:, None] for one in self.effects]
-        subtract(Terms(mean, [Term((n,), (one,)) for n, one in enumerate(tables)]), block.indices, left)
-        return left
 
     def refit(self, n: int, sums: NDArray[np.float64], counts: NDArray[np.int64], squares: float) -> None:
         """New biases of one mode, from the sums of what was left."""
@@ -63,7 +55,7 @@ class _Trial:
 
 
 def fit_bias_streamed(
-    entries: Pass, mean: float, counts: tuple[NDArray[np.int64], ...], valid: SparseTensor, subtract: Subtract
+    entries: Pass, mean: float, counts: tuple[NDArray[np.int64], ...], valid: SparseTensor, loops: Loops
 ) -> Tables:
     """A mean, one number per label, one λ for all of them.
 
@@ -77,24 +69,24 @@ def fit_bias_streamed(
         Training entries of every label, ``(I_n,)`` for each mode.
     valid
         Entries that choose λ and the number of rounds; there may be none.
-    subtract
-        The engine's loop.
+    loops
+        The engine's.
     """
     grid = BIAS_SHRINKAGE if len(valid) else (DEFAULT_SHRINKAGE,)
     trials = [_Trial(one, [np.zeros(len(labels)) for labels in counts]) for one in grid]
+    starts = np.cumsum([0, *(len(labels) for labels in counts)])[:-1]
     for round_ in range(1, ROUNDS + 1):
         going = [trial for trial in trials if trial.going]
         if not going:
             break
         for n, labels in enumerate(counts):
-            sums, squares = np.zeros((len(going), len(labels))), np.zeros(len(going))
+            effects = [np.concatenate([trial.effects[m] for m in range(len(counts))]) for trial in going]
+            biases = Biases(mean, np.stack(effects, axis=1), starts)
+            sums, squares = np.zeros((len(labels), len(going))), np.zeros(len(going))
             for block in entries():
-                for k, trial in enumerate(going):
-                    left = trial.left(block, mean, subtract)
-                    sums[k] += np.bincount(block.indices[:, n], left, minlength=len(labels))
-                    squares[k] += float(np.vdot(left, left))
+                squares += loops.biases(biases, n, (block.indices, block.values), sums)
             for k, trial in enumerate(going):
-                trial.refit(n, sums[k], labels, float(squares[k]))
+                trial.refit(n, sums[:, k], labels, float(squares[k]))
         for trial in going:
             trial.judge(round_, mean, valid)
     best = min(trials, key=lambda trial: trial.lowest)

@@ -94,8 +94,8 @@ def fill_large(path: Path, config: RunConfig, listener: Listener, begin: float) 
         f"in {len(dealt.train.counts)} shards"
     )
     listener.on_note(repr(model))
-    subtract, _ = loops_of(pick_engine(config.engine, "cpu").name)
-    bias = fit_bias_streamed(dealt.train.blocks, dealt.summary.mean, dealt.counts, dealt.valid, subtract)
+    loops = loops_of(pick_engine(config.engine, "cpu").name)
+    bias = fit_bias_streamed(dealt.train.blocks, dealt.summary.mean, dealt.counts, dealt.valid, loops)
     clock.lap("biases")
     fitted = fit_streamed(
         model, dealt, recipe, bias, seed=config.seed, systems=room.systems, batch=room.batch, engine=config.engine,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from jointensor.kernels.numba_rows import CACHE, row_systems_numba
 from jointensor.kernels.rows import ModeView
-from jointensor.kernels.terms import Rows, Systems, Terms, add_sorted
+from jointensor.kernels.terms import Biases, Rows, Systems, Terms, add_sorted
 
 STRETCH = 4096
 """Entries that a thread takes at a time."""
@@ -49,6 +49,16 @@ def add_systems_numba(rows: Rows, indices: NDArray[np.int32], wanted: NDArray[np
     systems.gram.add_(lower + lower.tril(-1).mT)
     systems.right.add_(torch.from_numpy(right.sum(axis=0)))
     systems.squares.add_(float(squares.sum()))
+
+
+def add_biases_numba(
+    biases: Biases, mode: int, block: tuple[NDArray[np.int32], NDArray[np.float32]], sums: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """As :func:`jointensor.kernels.terms.add_biases`."""
+    added, squares = np.zeros((threads := _threads(), *sums.shape)), np.zeros((threads, sums.shape[1]))
+    _add_biases(*block, biases.mean, biases.effects, biases.starts, mode, added, squares)
+    sums += added.sum(axis=0)
+    return squares.sum(axis=0)
 
 
 def _threads() -> int:
@@ -131,6 +141,26 @@ def _scatter(indices, wanted, mode, modes, numbers, offsets, sums, gram, right, 
                     gram[t, row, r, c] += h[r] * h[c]
             total += y * y
         squares[t, 0] = total
+
+
+@njit(parallel=True, cache=CACHE, nogil=True)
+def _add_biases(indices, values, mean, effects, starts, mode, sums, squares):  # type: ignore[no-untyped-def]
+    threads, _, trials = sums.shape
+    count, modes = indices.shape
+    for t in prange(threads):
+        left = np.empty(trials)
+        total = np.zeros(trials)
+        for e in range(t * count // threads, (t + 1) * count // threads):
+            left[:] = values[e] - mean
+            for n in range(modes):
+                row = starts[n] + indices[e, n]
+                for k in range(trials):
+                    left[k] -= effects[row, k]
+            row = indices[e, mode]
+            for k in range(trials):
+                sums[t, row, k] += left[k]
+                total[k] += left[k] * left[k]
+        squares[t] = total
 
 
 @njit(cache=CACHE, nogil=True)

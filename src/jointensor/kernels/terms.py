@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -135,15 +136,43 @@ def add_sorted(
     systems.squares.add_(wanted.double().square().sum())
 
 
-Subtract = Callable[[Terms, NDArray[np.int32], NDArray[np.float32]], None]
-AddSystems = Callable[[Rows, NDArray[np.int32], NDArray[np.float32], Systems], None]
-"""What an engine offers here: :func:`subtract_terms` and :func:`add_systems`, in its own way."""
+@dataclass(frozen=True)
+class Biases:
+    """Several trials of one number per label, all modes one below the other."""
+
+    mean: float
+    effects: NDArray[np.float64]  # (labels of all modes, trials)
+    starts: NDArray[np.int64]  # (modes,)
 
 
-def loops_of(engine: str) -> tuple[Subtract, AddSystems]:
+def add_biases(
+    biases: Biases, mode: int, block: tuple[NDArray[np.int32], NDArray[np.float32]], sums: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Add what the biases leave of some values to the sums of their labels ``(I_n, trials)``; returns Σ of squares."""
+    indices, values = block
+    squares = np.zeros(sums.shape[1])
+    for start in range(0, len(values), CHUNK):
+        part = indices[start : start + CHUNK]
+        left = values[start : start + CHUNK, None] - biases.mean - biases.effects[part + biases.starts].sum(axis=1)
+        np.add.at(sums, part[:, mode], left)
+        squares += np.square(left).sum(axis=0)
+    return squares
+
+
+class Loops(NamedTuple):
+    """What an engine offers here, each in its own way."""
+
+    subtract: Callable[[Terms, NDArray[np.int32], NDArray[np.float32]], None] = subtract_terms
+    add: Callable[[Rows, NDArray[np.int32], NDArray[np.float32], Systems], None] = add_systems
+    biases: Callable[
+        [Biases, int, tuple[NDArray[np.int32], NDArray[np.float32]], NDArray[np.float64]], NDArray[np.float64]
+    ] = add_biases
+
+
+def loops_of(engine: str) -> Loops:
     """The loops of an engine: compiled ones for ``numba``, else those above."""
     if engine != "numba":
-        return subtract_terms, add_systems
-    from jointensor.kernels.numba_blocks import add_systems_numba, subtract_terms_numba  # noqa: PLC0415 - compiled where it is used
+        return Loops()
+    from jointensor.kernels import numba_blocks  # noqa: PLC0415 - compiled where it is used
 
-    return subtract_terms_numba, add_systems_numba
+    return Loops(numba_blocks.subtract_terms_numba, numba_blocks.add_systems_numba, numba_blocks.add_biases_numba)

@@ -54,7 +54,7 @@ class StreamedAls(Als):
 
     def __init__(self, g: Multilinear, train: StreamedEntries, *, engine: Engine, memory: int) -> None:
         self.train, self.memory = train, memory
-        self.subtract, self.add = loops_of(engine.name)
+        self.loops = loops_of(engine.name)
         self.g, self.smooth = g, g.smooth
         self.blocks = {name: cast(Block, block) for name, block in g.blocks.items()}
         self.spread = train.spread or 1.0
@@ -91,7 +91,7 @@ class StreamedAls(Als):
         column = fixed if self.before is None and isinstance(fixed, Column) else None
         for k, block in enumerate(self.train.blocks(column, None if self.before is None else WANTED)):
             wanted = block.values if block.column is None else block.values - block.column
-            self.subtract(terms, block.indices, wanted)
+            self.loops.subtract(terms, block.indices, wanted)
             self.train.shards.write_column(k, WANTED.name, wanted)
             yield block.indices, wanted
         self.before = name
@@ -167,8 +167,8 @@ class StreamedAls(Als):
         systems, own = Systems.zero(rows), Terms(0.0, [rows.block])
         for indices, wanted in self._wanted(fixed, name):
             if rows.block.sums:
-                self.subtract(own, indices, wanted)
-            self.add(rows, indices, wanted, systems)
+                self.loops.subtract(own, indices, wanted)
+            self.loops.add(rows, indices, wanted, systems)
         return systems
 
 
