@@ -63,7 +63,7 @@ def stream_queries(path: Path, modes: tuple[Mode, ...], spec: TableSpec | None, 
         raise NotInParts("this polars does not read in batches")
     try:
         encode: _PartEncoder | None = None
-        for frame in _read_in_parts(path, query_spec(path, spec), rows):
+        for frame in read_in_parts(path, query_spec(path, spec), rows):
             encode = encode or _PartEncoder(frame, modes, spec)
             yield frame, encode(frame)
     except (DataError, pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, UnicodeError) as error:
@@ -117,7 +117,8 @@ def _sink(ready: Queue[pl.DataFrame | None], schema: pl.Schema, path: Path) -> N
         raise OSError(str(error).strip().splitlines()[0]) from error
 
 
-def _read_in_parts(path: Path, spec: TableSpec | None, rows: int) -> Iterator[pl.DataFrame]:
+def read_in_parts(path: Path, spec: TableSpec | None, rows: int) -> Iterator[pl.DataFrame]:
+    """A table at most ``rows`` at a time; the first part is empty and shows the columns."""
     kind = file_kind(path)
     if kind == "text":
         yield from _read_text_in_parts(path, spec, rows)
@@ -161,30 +162,32 @@ def _batches(table: pl.LazyFrame, rows: int) -> Iterator[pl.DataFrame]:
     yield from table.collect_batches(chunk_size=rows, maintain_order=True)
 
 
-class _PartEncoder:
-    """Encodes one part after the other, as the whole table would be encoded."""
+class PartKinds:
+    """Sees to it that the text columns that expressions reckon with are taken alike in all parts of a table.
 
-    def __init__(self, empty: pl.DataFrame, modes: tuple[Mode, ...], spec: TableSpec | None) -> None:
-        self.encoder = Encoder(empty.columns, modes, spec)
-        self.reckoned = _reckoned(self.encoder.expressions, empty)
+    Parameters
+    ----------
+    empty
+        The table without its rows.
+    expressions
+        Of its modes.
+    """
+
+    def __init__(self, empty: pl.DataFrame, expressions: Iterable[ModeExpression]) -> None:
+        self.reckoned = _reckoned(expressions, empty)
         """SQL expressions, those that may treat text as numbers."""
         self.telling: pl.DataFrame | None = None
         """Rows of the first part for which its columns are what they are: text, whole numbers or numbers."""
         self.kinds: list[pl.DataType] = []
 
-    def __call__(self, frame: pl.DataFrame) -> NDArray[np.int64]:
-        if not frame.height:
-            return np.empty((0, len(self.encoder.modes)), dtype=np.int64)
+    def whole(self, frame: pl.DataFrame) -> tuple[pl.DataFrame, int]:
+        """A part as it has to be evaluated: behind some rows of the first one; and how many these are."""
         if self.telling is None:
             self.telling, self.kinds = _telling(frame, self._text_columns(frame)), self._kinds(frame)
         whole = pl.concat([self.telling, frame]) if self.telling.height else frame
         if self._kinds(whole) != self.kinds:
             raise NotInParts("a column holds numbers in one part and text in another")
-        indices, resolved = self.encoder.encode(whole)
-        for before, after in zip(self.encoder.expressions, resolved, strict=True):
-            if after.format not in (before.format, "date", "time"):
-                raise NotInParts("dates are not written as in the training table")
-        return indices[self.telling.height :]
+        return whole, self.telling.height
 
     def _text_columns(self, frame: pl.DataFrame) -> list[str]:
         names = dict.fromkeys(name for one in self.reckoned for name in one.meta.root_names())
@@ -193,6 +196,24 @@ class _PartEncoder:
     def _kinds(self, frame: pl.DataFrame) -> list[pl.DataType]:
         """What the text columns are for every expression that reads them."""
         return [as_numbers_where_possible(frame, one)[name].dtype for one in self.reckoned for name in _roots(one)]
+
+
+class _PartEncoder:
+    """Encodes one part after the other, as the whole table would be encoded."""
+
+    def __init__(self, empty: pl.DataFrame, modes: tuple[Mode, ...], spec: TableSpec | None) -> None:
+        self.encoder = Encoder(empty.columns, modes, spec)
+        self.kinds = PartKinds(empty, self.encoder.expressions)
+
+    def __call__(self, frame: pl.DataFrame) -> NDArray[np.int64]:
+        if not frame.height:
+            return np.empty((0, len(self.encoder.modes)), dtype=np.int64)
+        whole, before = self.kinds.whole(frame)
+        indices, resolved = self.encoder.encode(whole)
+        for one, after in zip(self.encoder.expressions, resolved, strict=True):
+            if after.format not in (one.format, "date", "time"):
+                raise NotInParts("dates are not written as in the training table")
+        return indices[before:]
 
 
 def _roots(expression: pl.Expr) -> list[str]:

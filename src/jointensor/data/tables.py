@@ -120,17 +120,17 @@ def frame_to_tensor(frame: Any, spec: TableSpec) -> Reading:
         raise DataError("the table has no rows")
     counting = spec.counts_rows(table)
     notes = [ABSENCE] if counting else []
-    values = _values(table, spec)
+    values = values_of(table, spec)
     modes, codes, resolved = [], {}, []
     for n, expression in enumerate(spec.modes):
         labels, expression_, more = expression.evaluate(table)
-        _refuse_missing(labels, f"mode '{expression.name}'")
-        mode = _make_mode(expression_, labels)
+        refuse_missing(labels, f"mode '{expression.name}'")
+        mode = make_mode(expression_, labels)
         codes[f"code_{n}"] = _codes(labels, mode)
         modes.append(mode)
         resolved.append(expression_)
         notes += more
-    cells = _merge(pl.DataFrame(codes).with_columns(values), "count" if counting else spec.duplicates, modes)
+    cells = merge_cells(pl.DataFrame(codes).with_columns(values), "count" if counting else spec.duplicates, modes)
     indices = cells.select(codes.keys()).to_numpy()
     tensor = SparseTensor(indices, cells["value"].to_numpy(), modes)
     return Reading(tensor, replace(spec, modes=tuple(resolved)), tuple(notes))
@@ -191,7 +191,7 @@ class Encoder:
         resolved = []
         for n, (mode, expression, enum) in enumerate(zip(self.modes, self.expressions, self._enums, strict=True)):
             labels, expression_, _ = expression.evaluate(table)
-            indices[:, n] = _numbered(labels, mode) if enum is None else _coded(labels, enum).fill_null(UNSEEN)
+            indices[:, n] = _numbered(labels, mode) if enum is None else coded(labels, enum).fill_null(UNSEEN)
             resolved.append(expression_)
         return indices, resolved
 
@@ -222,7 +222,8 @@ def refuse_columns(frame: pl.DataFrame, names: Iterable[str]) -> None:
             raise DataError(f"the queries already have a column '{name}'; rename it, since the answer goes there")
 
 
-def _values(table: pl.DataFrame, spec: TableSpec) -> pl.Series:
+def values_of(table: pl.DataFrame, spec: TableSpec) -> pl.Series:
+    """The values of rows; ones where rows are counted."""
     if spec.counts_rows(table):
         return pl.repeat(1.0, table.height, eager=True).alias("value")
     return _numbers(column_of(table, spec.value, "the value")).alias("value")
@@ -230,7 +231,7 @@ def _values(table: pl.DataFrame, spec: TableSpec) -> pl.Series:
 
 def _numbers(column: pl.Series) -> pl.Series:
     """A column as finite numbers, or an error that names the row."""
-    _refuse_missing(column, f"value '{column.name}'")
+    refuse_missing(column, f"value '{column.name}'")
     if column.dtype in (pl.Categorical, pl.Enum):
         column = column.cast(pl.String)
     if not (column.dtype.is_numeric() or column.dtype in (pl.String, pl.Boolean)):
@@ -246,22 +247,24 @@ def _numbers(column: pl.Series) -> pl.Series:
     return numbers
 
 
-def _refuse_missing(column: pl.Series, what: str) -> None:
+def refuse_missing(column: pl.Series, what: str) -> None:
+    """Refuse a row without a label or value."""
     if column.null_count():
         row = int(column.is_null().arg_max() or 0)
         raise DataError(f"row {row + 1} has nothing for {what}; fill it in or drop the row (is the file cut off?)")
 
 
-def _make_mode(expression: ModeExpression, labels: pl.Series) -> Mode:
+def make_mode(expression: ModeExpression, labels: pl.Series) -> Mode:
+    """The mode that labels make."""
     distinct = tuple(sort_labels(labels.unique().to_list()))
     return Mode(expression.name, len(distinct), distinct, expression.order or guess_order(expression.name, distinct))
 
 
 def _codes(labels: pl.Series, mode: Mode) -> pl.Series:
-    return pl.Series(_numbered(labels, mode)) if mode.labels is None else _coded(labels, pl.Enum(mode.labels))
+    return pl.Series(_numbered(labels, mode)) if mode.labels is None else coded(labels, pl.Enum(mode.labels))
 
 
-def _coded(labels: pl.Series, enum: pl.Enum) -> pl.Series:
+def coded(labels: pl.Series, enum: pl.Enum) -> pl.Series:
     """Positions of labels; nothing for those that a mode does not have."""
     return labels.cast(enum, strict=False).to_physical().cast(pl.Int64)
 
@@ -277,7 +280,7 @@ def _numbered(labels: pl.Series, mode: Mode) -> NDArray[np.int64]:
     return codes
 
 
-def _merge(cells: pl.DataFrame, rule: str, modes: Sequence[Mode]) -> pl.DataFrame:
+def merge_cells(cells: pl.DataFrame, rule: str, modes: Sequence[Mode]) -> pl.DataFrame:
     """One row per cell, sorted by index."""
     keys = [name for name in cells.columns if name != "value"]
     if rule == "error":

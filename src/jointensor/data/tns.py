@@ -39,9 +39,9 @@ def read_tns(path: Path) -> SparseTensor:
             f"{path}: a line has {numbers.shape[1]} fields; a tensor needs at least two indices and a value"
         )
     _check_indices(path, indices)
-    maps = _read_maps(path, indices.shape[1])
+    maps = read_maps(path, indices.shape[1])
     try:
-        modes = [_mode(int(top), *maps.get(n, (f"mode_{n}", None))) for n, top in enumerate(indices.max(axis=0))]
+        modes = [mode_of(int(top), *maps.get(n, (f"mode_{n}", None))) for n, top in enumerate(indices.max(axis=0))]
         return SparseTensor(indices, numbers[:, -1], modes)
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
@@ -61,7 +61,8 @@ def write_tns(tensor: SparseTensor, path: Path) -> None:
             path.with_name(f"{stem}.mode-{n + 1}-{name}.map").write_bytes(lines.encode())
 
 
-def _mode(top: int, name: str, labels: tuple[str, ...] | None) -> Mode:
+def mode_of(top: int, name: str, labels: tuple[str, ...] | None) -> Mode:
+    """The mode whose largest index, counted from 0, is ``top``."""
     if labels is not None and len(labels) <= top:
         raise DataError(f"mode '{name}' has index {top + 1}, but its .map file has {len(labels)} labels")
     return Mode(name, top + 1 if labels is None else len(labels), labels, guess_order(name, labels))
@@ -80,15 +81,22 @@ def _read_bytes(path: Path) -> bytes:
 
 def _read_numbers(path: Path) -> NDArray[np.float64]:
     """All lines as numbers, ``(entries, modes + 1)``."""
-    data = _read_bytes(path)
+    numbers = numbers_of(path, _read_bytes(path))
+    if not len(numbers):
+        raise DataError(f"{path} has no entries")
+    return numbers
+
+
+def numbers_of(path: Path, data: bytes, number: int = 1) -> NDArray[np.float64]:
+    """Some lines as numbers, ``(entries, modes + 1)``; the first of them is line ``number`` of the file."""
     first = next(_data_lines(data), None)
     if first is None:
-        raise DataError(f"{path} has no entries")
+        return np.empty((0, 0))
     fields = len(first[1].split())
     # FROSTT's own files have single blanks: read those at full speed, anything else after tidying
     table = _parse(data, fields) if _single_blanks(first[1]) and data[:1] in _BEGINNINGS else None
     table = _parse(tidy, fields) if table is None and (tidy := _tidy(data))[:1] in _BEGINNINGS else table
-    return _read_slowly(path, data) if table is None else table.to_numpy()
+    return _read_slowly(path, data, number) if table is None else table.to_numpy()
 
 
 def _parse(data: bytes, fields: int) -> pl.DataFrame | None:
@@ -111,10 +119,10 @@ def _tidy(data: bytes) -> bytes:
     return "\n".join(" ".join(line.split()) for _, line in _data_lines(data)).encode()
 
 
-def _read_slowly(path: Path, data: bytes) -> NDArray[np.float64]:
+def _read_slowly(path: Path, data: bytes, first: int) -> NDArray[np.float64]:
     """All lines as numbers, each of them checked, and the first bad one named."""
     rows: list[list[float]] = []
-    for number, line in _data_lines(data):
+    for number, line in _data_lines(data, first):
         words = line.split()
         fields = len(rows[0]) if rows else len(words)
         if len(words) != fields:
@@ -128,8 +136,8 @@ def _read_slowly(path: Path, data: bytes) -> NDArray[np.float64]:
     return np.array(rows)
 
 
-def _data_lines(data: bytes) -> Iterator[tuple[int, str]]:
-    for number, raw in enumerate(io.BytesIO(data), start=1):
+def _data_lines(data: bytes, first: int = 1) -> Iterator[tuple[int, str]]:
+    for number, raw in enumerate(io.BytesIO(data), start=first):
         line = raw.decode("utf-8", errors="replace").partition("#")[0].strip()
         if line:
             yield number, line
@@ -154,7 +162,8 @@ def _check_indices(path: Path, indices: NDArray[np.float64]) -> None:
             raise DataError(f"{path}, line {number}: index {indices[row, n] + 1:g} of mode {n + 1} is {what}")
 
 
-def _read_maps(path: Path, n_modes: int) -> dict[int, tuple[str, tuple[str, ...]]]:
+def read_maps(path: Path, n_modes: int) -> dict[int, tuple[str, tuple[str, ...]]]:
+    """Names and labels of modes, by position, from the ``.map`` files beside a tensor."""
     stem = re.escape(path.name.split(".tns")[0])
     found: dict[int, tuple[str, tuple[str, ...]]] = {}
     for pattern in (r"mode-(\d+)-(.+?)\.map(\.gz)?$", stem + r"[._-]mode-(\d+)-(.+?)\.map(\.gz)?$"):

@@ -1,0 +1,212 @@
+"""Training from disk beside training in memory: the same sweeps, every entry once per epoch, the same phases."""
+
+import numpy as np
+import pytest
+import torch
+
+from jointensor.baselines.streamed import fit_bias_streamed
+from jointensor.baselines.tables import fit_bias
+from jointensor.data.deal import deal
+from jointensor.data.sides import Sides, SplitRule
+from jointensor.data.split import split
+from jointensor.data.synthetic import make_joint
+from jointensor.errors import ConfigError, DataError
+from jointensor.kernels import pick_engine
+from jointensor.kernels.terms import loops_of
+from jointensor.models.joint import JointModel, evaluate_in_batches
+from jointensor.models.multilinear import Multilinear
+from jointensor.training.als import Als
+from jointensor.training.fit import fit
+from jointensor.training.losses import make_loss
+from jointensor.training.recipe import make_recipe
+from jointensor.training.state import Entries, Fixed
+from jointensor.training.streamed import FIXED, StreamedDescent, StreamedTrainer, check_streamed, fit_streamed
+from jointensor.training.streamed_als import StreamedAls
+from jointensor.training.streamed_entries import StreamedEntries
+
+SHAPE = (20, 18, 15, 6)
+
+
+def _bump(rows):
+    return (rows[:, 0] * rows[:, 1]).sum(axis=1) ** 2 + rows[:, 2].sum(axis=1)
+
+
+@pytest.fixture(scope="module")
+def tensor():
+    return make_joint(SHAPE, (2, 2), _bump, observed=4000, ratio=0.3, seed=3)[0]
+
+
+@pytest.fixture(scope="module")
+def parts(tensor):
+    return split(tensor, seed=0)
+
+
+@pytest.fixture
+def dealt(tmp_path, tensor):
+    sides = Sides(SplitRule(), len(tensor), tmp_path / "sides", 10**9)
+    pieces = [(tensor.indices, np.array(tensor.values))]
+    return deal(tmp_path / "shards", pieces, tensor.modes, sides, 700, {})
+
+
+@pytest.mark.parametrize("engine", ["reference", "numba"])
+@pytest.mark.parametrize(
+    ("spec", "memory"), [("mean+bias+cp:3", 10**9), ("cp:2+mean+pairs:2", 2000), ("mean+bias+fm:2+cp:2", 2000)]
+)
+def test_sweeps_from_disk_are_those_in_memory(dealt, parts, engine, spec, memory):
+    kernels = pick_engine(engine, "cpu")
+    train, streamed = Entries.of(parts.train, torch.device("cpu")), StreamedEntries.of_shards(dealt)
+    spread = float(train.values.std(correction=0))
+    g = Multilinear(SHAPE, spec)
+    torch.manual_seed(0)
+    for parameter in g.parameters():
+        torch.nn.init.normal_(parameter, 0.1, 0.3)
+    other = Multilinear(SHAPE, spec)
+    other.load_state_dict(g.state_dict())
+    als = Als(g, train.indices, spread=spread, solver=kernels.solve_rows, systems=kernels.row_systems)
+    from_disk = StreamedAls(other, streamed, engine=kernels, memory=memory)
+    assert from_disk.spread == pytest.approx(spread, rel=1e-6)
+    for one in (als, from_disk):
+        one.ridge, one.pull = 0.03, 5.0
+    with torch.no_grad():
+        for _ in range(3):
+            als.sweep(train.values - 0.25)
+            error = from_disk.sweep_entries(0.25)
+        assert error == pytest.approx(float((train.values - 0.25 - als.total()).square().mean()), rel=1e-4)
+        asked = torch.tensor(parts.test.indices.tolist())
+        wanted, found = g(asked), other(asked)
+    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3 * spread)
+
+
+def test_a_fixed_half_is_evaluated_once_and_kept_on_disk(dealt, parts):
+    trainer = _trainer(dealt, parts)
+    trainer.start()
+    fixed = trainer.fix(trainer.model.nonlinear)
+    assert fixed.train == FIXED
+    for block in trainer.train.blocks(FIXED):
+        said = evaluate_in_batches(trainer.model.nonlinear, torch.from_numpy(block.indices).long(), 512)
+        np.testing.assert_allclose(block.column, said.numpy(), rtol=1e-5, atol=1e-6)
+    als = trainer.exact(trainer.model.multilinear).als
+    als.ridge, als.pull = 0.01, 5.0
+    error = als.sweep_entries(FIXED)
+    left = [block.values - block.column for block in trainer.train.blocks(FIXED)]
+    g = [evaluate_in_batches(als.g, torch.from_numpy(b.indices).long(), 512).numpy() for b in trainer.train.blocks()]
+    assert error == pytest.approx(np.mean((np.concatenate(left) - np.concatenate(g)) ** 2), rel=1e-4)
+
+
+def _trainer(dealt, parts):
+    recipe = make_recipe("default", batch_size=100)
+    model = JointModel(SHAPE, (2, 2), linear="mean+bias+cp:2")
+    valid = Entries.of(parts.valid, torch.device("cpu"))
+    return StreamedTrainer(model, StreamedEntries.of_shards(dealt), valid, recipe, engine=pick_engine("numba", "cpu"))
+
+
+def test_an_epoch_sees_every_entry_once_in_another_order_each_time(dealt, parts):
+    seen = []
+
+    class Watched(StreamedDescent):
+        def step(self, half, rest, batch):
+            seen.append((batch.indices.numpy(), batch.values.numpy(), np.broadcast_to(rest, len(batch))))
+            return torch.zeros(())
+
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+    streamed = StreamedEntries.of_shards(dealt)
+    for k in range(len(dealt.train.counts)):
+        streamed.shards.write_column(k, FIXED.name, streamed.shards.read(k).values * 2)
+    wanted = {(*map(int, i), float(v)) for i, v in zip(parts.train.indices, parts.train.values, strict=True)}
+    orders = []
+    for fixed in (Fixed(FIXED), Fixed(FIXED)):
+        seen.clear()
+        Watched(optimizer, make_loss("squared"), 100).epoch(lambda i: i, fixed, streamed)
+        indices, values, rest = (np.concatenate(column) for column in zip(*seen, strict=True))
+        np.testing.assert_array_equal(rest, 2 * values)
+        assert len(values) == len(wanted)
+        assert {(*map(int, i), float(v)) for i, v in zip(indices, values, strict=True)} == wanted
+        assert max(len(v) for _, v, _ in seen) <= 150
+        orders.append(values)
+    assert not np.array_equal(*orders)
+
+
+def test_biases_from_disk_are_those_in_memory(dealt, parts):
+    nobody = parts.valid.take(np.zeros(0, dtype=np.int64))
+    for valid in (parts.valid, nobody):
+        found = fit_bias_streamed(dealt.train.blocks, dealt.summary.mean, dealt.counts, valid, loops_of("numba"))
+        wanted = fit_bias(parts.train, valid)
+        np.testing.assert_allclose(
+            found.predict(parts.test.indices), wanted.predict(parts.test.indices), rtol=1e-5, atol=1e-6
+        )
+        assert found.shrinkage[0] == wanted.shrinkage[0]
+
+
+def _both(dealt, parts, rank, recipe):
+    bias = fit_bias(parts.train, parts.valid)
+    linear = recipe.linear(rank[0])
+    in_memory = fit(JointModel(SHAPE, rank, linear=linear), parts, recipe, seed=1, fallback=bias, device="cpu")
+    streamed = fit_streamed(
+        JointModel(SHAPE, rank, linear=linear), dealt, recipe, bias, seed=1, systems=10**8, batch=10**6
+    )
+    return in_memory, streamed
+
+
+def test_a_multilinear_fit_from_disk_is_the_fit_in_memory(dealt, parts):
+    in_memory, streamed = _both(
+        dealt, parts, (2, 0), make_recipe("default", sweeps=3, ridges=(0.01, 0.1), refine_epochs=2)
+    )
+    wanted, found = (one.predict(parts.test.indices) for one in (in_memory, streamed))
+    np.testing.assert_allclose(found, wanted, atol=2e-3 * parts.train.values.std())
+    assert streamed.ridge == in_memory.ridge
+    for one, other in zip(streamed.history, in_memory.history, strict=True):
+        assert (one.phase, one.train_loss, one.valid_loss) == (
+            other.phase,
+            pytest.approx(other.train_loss, rel=1e-3),
+            pytest.approx(other.valid_loss, rel=1e-3),
+        )
+
+
+@pytest.mark.parametrize("name", ["default", pytest.param("paper", marks=pytest.mark.slow)])
+def test_a_joint_fit_from_disk_is_as_good_as_in_memory(dealt, parts, name):
+    short = {"refine_epochs": 8, "ridges": (0.01,), "sweeps": 4}
+    changes = short if name == "default" else {"refine_epochs": 20, "rounds": 10, "batch_size": 128}
+    in_memory, streamed = _both(dealt, parts, (2, 2), make_recipe(name, **changes))
+    spread = parts.test.values.std()
+    errors = [
+        np.sqrt(np.mean((one.predict(parts.test.indices) - parts.test.values) ** 2)) for one in (in_memory, streamed)
+    ]
+    assert max(errors) < 0.5 * spread
+    assert abs(errors[0] - errors[1]) < 0.1 * spread
+    assert {row.phase for row in streamed.history} == {row.phase for row in in_memory.history}
+
+
+def test_the_same_seed_gives_the_same_fit(dealt, parts):
+    recipe = make_recipe("default", refine_epochs=1, ridges=(0.01,), sweeps=1, follow=0.0, first="linear")
+    bias = fit_bias(parts.train, parts.valid)
+    first, second = (
+        fit_streamed(
+            JointModel(SHAPE, (2, 2), linear="mean+bias+cp:2"), dealt, recipe, bias, seed=3, systems=10**8, batch=10**6
+        ).predict(parts.test.indices)
+        for _ in range(2)
+    )
+    np.testing.assert_array_equal(first, second)
+
+
+def test_a_budget_ends_a_pass(dealt, parts):
+    bias = fit_bias(parts.train, parts.valid)
+    model = JointModel(SHAPE, (2, 2), linear="mean+bias+cp:2")
+    ended = fit_streamed(model, dealt, make_recipe("default"), bias, seed=0, systems=10**8, batch=10**6, budget=0.0)
+    assert ended.outcome == "budget"
+    assert np.isfinite(ended.predict(parts.test.indices)).all()
+
+
+def test_what_needs_all_entries_is_refused(dealt, parts):
+    default = make_recipe("default")
+    for spec in ("cp:2+tables", "cp:2+local:1", "fm:2+implicit:0/1", "tucker:2", "cp:2+smooth:1"):
+        with pytest.raises(ConfigError, match="needs all entries in memory"):
+            check_streamed(spec, default)
+    with pytest.raises(ConfigError, match="gibbs needs all entries"):
+        check_streamed("cp:2", make_recipe("default", linear_solver="gibbs"))
+    with pytest.raises(ConfigError, match="huber"):
+        check_streamed("cp:2", make_recipe("default", loss="huber"))
+    with pytest.raises(DataError, match="kl loss needs values of at least 0"):
+        fit_streamed(
+            JointModel(SHAPE, (2, 0)), dealt, make_recipe("default", loss="kl"), fit_bias(parts.train, parts.valid),
+            seed=0, systems=10**8, batch=100,
+        )  # fmt: skip
