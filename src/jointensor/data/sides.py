@@ -1,13 +1,14 @@
 """Which side of the split every entry is on, where entries are not in memory.
 
-``standard`` and ``first:N`` are those of :mod:`jointensor.data.split`, entry by entry, for as long as a permutation of
-the entries may be held in memory once (4 bytes each; NumPy shuffles 32-bit numbers as it does 64-bit ones). Beyond that
-a hash of each entry's position decides, and the shares are kept up to chance.
+``standard`` and ``first:N`` are those of :mod:`jointensor.data.split`, entry by entry, for as long as there is memory
+for them: a byte per entry for ``standard``, whose permutation is undone rather than held, and 4 bytes for ``first:N``.
+Beyond that a hash of each entry's position decides, and the shares are kept up to chance.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -52,11 +53,13 @@ class Sides:
     def __init__(self, how: SplitRule, entries: int, scratch: Path, memory: int) -> None:
         self.how, self.entries, self.scratch = how, entries, scratch
         self.first = _first(how.rule, entries)
-        self.hashed = 4 * entries > memory
-        if entries > np.iinfo(np.int32).max:
+        self.hashed = entries > np.iinfo(np.int32).max
+        undone = self.first is None and _can_undo()
+        if not self.hashed and entries * (1 if undone else 4) <= memory:
+            side = _undone(how, entries, scratch) if undone else _permuted(how, entries, self.first)
+            side.tofile(scratch)
+        else:
             self.hashed = True
-        if not self.hashed:
-            _permuted(how, entries, self.first).tofile(scratch)
 
     @property
     def record(self) -> str:
@@ -81,6 +84,29 @@ def _first(rule: str, entries: int) -> int | None:
     if not argument.isdecimal() or not 0 < int(argument) <= entries:
         raise ConfigError(f"split '{rule}': give a number of entries between 1 and {entries}")
     return int(argument)
+
+
+def _can_undo() -> bool:
+    """Whether the compiled loops are there, and NumPy draws as they do."""
+    if find_spec("numba") is None:
+        return False
+    from jointensor.kernels.numba_shuffle import agrees_with_numpy  # noqa: PLC0415 - compiled where it is used
+
+    return agrees_with_numpy()
+
+
+def _undone(how: SplitRule, entries: int, scratch: Path) -> NDArray[np.uint8]:
+    """Sides of the standard split: written at the places of the permutation, and carried back to the entries."""
+    from jointensor.kernels.numba_shuffle import carry_back  # noqa: PLC0415 - compiled where it is used
+
+    held = share_of(entries, how.test)
+    stop = share_of(entries - held, how.valid)
+    side = np.full(entries, TRAIN, dtype=np.uint8)
+    side[:held] = TEST
+    side[held : held + stop] = LEFT_OUT
+    side[held : held + min(stop, how.most_valid)] = VALID
+    carry_back(side, how.seed, str(scratch.parent))
+    return side
 
 
 def _permuted(how: SplitRule, entries: int, first: int | None) -> NDArray[np.uint8]:
