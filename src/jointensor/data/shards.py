@@ -101,8 +101,14 @@ class Shards:
         return read_ahead(read, range(len(self.counts)) if order is None else order)
 
     def write_column(self, k: int, column: str, numbers: NDArray[np.float32]) -> None:
-        """Keep one more number for every entry of a shard."""
-        _save(self.path(k, column), numbers)
+        """Keep one more number for every entry of a shard; in place of those before, which is faster than a new file."""
+        path = self.path(k, column)
+        try:
+            with path.open("r+b" if path.exists() else "wb") as file:
+                np.save(file, numbers, allow_pickle=False)
+                file.truncate()
+        except OSError as error:
+            raise RunError(f"{path} cannot be written: {error.strerror or error}") from error
 
     def path(self, k: int, column: str) -> Path:
         """The file of a column."""

@@ -23,6 +23,11 @@ IN_CACHE = 1 << 22
 def subtract_terms_numba(terms: Terms, indices: NDArray[np.int32], values: NDArray[np.float32]) -> None:
     """As :func:`jointensor.kernels.terms.subtract_terms`."""
     _threads()
+    if np.all(terms.ranks == 1) and np.all(np.diff(terms.firsts) == 1):
+        _subtract_numbers(
+            indices, values, np.float32(terms.constant), terms.numbers, terms.modes, terms.offsets, terms.signs
+        )
+        return
     _subtract(
         indices, values, np.float32(terms.constant), terms.numbers, terms.ranks, terms.firsts, terms.modes,
         terms.offsets, terms.sums, terms.signs,
@@ -45,8 +50,11 @@ def add_systems_numba(rows: Rows, indices: NDArray[np.int32], wanted: NDArray[np
         indices, wanted, block.modes[rows.k], others.modes, others.numbers, others.offsets, block.sums, gram, right,
         squares,
     )  # fmt: skip
-    lower = torch.from_numpy(gram.sum(axis=0))
-    systems.gram.add_(lower + lower.tril(-1).mT)
+    whole = gram.sum(axis=0)
+    for r in range(rank):
+        for c in range(r):
+            whole[:, c, r] = whole[:, r, c]
+    systems.gram.add_(torch.from_numpy(whole))
     systems.right.add_(torch.from_numpy(right.sum(axis=0)))
     systems.squares.add_(float(squares.sum()))
 
@@ -111,6 +119,16 @@ def _subtract(indices, values, constant, numbers, ranks, firsts, modes, offsets,
                         value += one[r] * numbers[row + r]
                         one[r] += signs[t] * numbers[row + r]
             values[e] -= value
+
+
+@njit(parallel=True, cache=CACHE, nogil=True)
+def _subtract_numbers(indices, values, constant, numbers, modes, offsets, signs):  # type: ignore[no-untyped-def]
+    """The same where every term is one number."""
+    for e in prange(values.shape[0]):
+        value = constant
+        for t in range(modes.shape[0]):
+            value += signs[t] * numbers[offsets[t] + indices[e, modes[t]]]
+        values[e] -= value
 
 
 @njit(parallel=True, cache=CACHE, nogil=True)

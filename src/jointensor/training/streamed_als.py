@@ -30,6 +30,9 @@ ROW_BYTES = 12
 AT_ONCE = 1 << 20
 """Numbers of systems that are solved at a time."""
 
+FEW = 1 << 12
+"""Numbers that are added up in 32 bits."""
+
 WANTED = Column("wanted")
 """What all blocks but one leave of the values."""
 
@@ -186,8 +189,8 @@ def _counted(counts: Tensor) -> ModeView:
 
 
 def _squares(numbers: NDArray[np.float32]) -> float:
-    """Their sum of squares, in 64 bits."""
-    return float(np.einsum("e,e->", numbers, numbers, dtype=np.float64))
+    """Their sum of squares; those of some in 32 bits, all of them in 64."""
+    return sum(float(np.vdot(part, part)) for part in np.array_split(numbers, 1 + len(numbers) // FEW))
 
 
 def _solve(systems: Systems, pull: Pull, rows: slice) -> Tensor:
