@@ -101,7 +101,7 @@ class Shards:
         return read_ahead(read, range(len(self.counts)) if order is None else order)
 
     def write_column(self, k: int, column: str, numbers: NDArray[np.float32]) -> None:
-        """Keep one more number for every entry of a shard; in place of those before, which is faster than a new file."""
+        """Keep one more number for every entry of a shard, in place of those before (faster than a new file)."""
         path = self.path(k, column)
         try:
             with path.open("r+b" if path.exists() else "wb") as file:

@@ -26,7 +26,7 @@ from jointensor.errors import ConfigError, DataError
 from jointensor.experiments.folder import METRICS, write_run
 from jointensor.experiments.judging import Entries, calibrate_entries
 from jointensor.experiments.report import write_run_report
-from jointensor.experiments.room import Room, fits_in_memory, peak_memory
+from jointensor.experiments.room import Room, fits_in_memory, memory_record
 from jointensor.kernels import pick_engine
 from jointensor.kernels.terms import loops_of
 from jointensor.metrics import Metrics
@@ -201,10 +201,14 @@ def _write(
         "files": checksums,
     }
     some = SparseTensor(*_sample(dealt.train, SHOWN), dealt.modes)
+    if len(some) < len(dealt.train):
+        metrics["notes"] = [*notes, f"counts per label and values in the report are of {len(some):,} training entries"]
     try:
-        write_run_report(path, metrics, fitted.history, some, predictor, (predictor, sample), calibrated=True)
+        write_run_report(
+            path, metrics, fitted.history, some, predictor, (predictor, sample), calibrated=True, entries=dealt.entries
+        )
     finally:  # last of all files; and a page that fails must not cost a fit
-        metrics["memory"] = {"allowed": config.memory, "peak": peak_memory()}
+        metrics["memory"] = memory_record(config.memory or 0)
         write_json(path / METRICS, metrics)
         shutil.rmtree(path / "checkpoints" / SHARDS, ignore_errors=True)
     return metrics

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,9 @@ from jointensor.training.predictor import Predictor
 if TYPE_CHECKING:
     from jointensor.experiments.judging import Entries
 
+DENSE = 0.001
+"""Share of observed cells above which a sample cannot tell which are missing."""
+
 FACTS, PAGE = "report.json", "report.html"
 
 
@@ -31,6 +35,7 @@ def write_run_report(
     judged: tuple[Predictor | Ensemble, Entries],
     *,
     calibrated: bool,
+    entries: int | None = None,
 ) -> None:
     """Gather what the page shows, keep it as ``report.json``, and write the page.
 
@@ -51,15 +56,21 @@ def write_run_report(
         was not trained on; there may be none.
     calibrated
         Whether intervals were learnt from these entries.
+    entries
+        How many there are, where ``tensor`` is a sample of them.
     """
     model, (indices, values) = judged
-    facts = {
+    facts: dict[str, Any] = {
         "data": data_facts(tensor),
         "history": history_facts(history),
         "quality": quality_facts(model, tensor.modes, indices, values, calibrated=calibrated) if len(values) else None,
         "components": component_facts(predictor.model, tensor.modes),
         "filled": filled_facts(predictor, tensor),
     }
+    if entries is not None:
+        facts["data"] |= {"entries": entries, "density": entries / math.prod(tensor.shape)}
+        if facts["data"]["density"] > DENSE:  # what is missing in a sample may well be there
+            facts["filled"]["rows"] = []
     write_json(path / FACTS, facts)
     write_text(path / PAGE, render_run(facts, metrics, read_json(path / CONFIG), read_json(path / "environment.json")))
 

@@ -32,8 +32,9 @@ ACTIVATION = 24
 
 LEAST_BATCH = 256
 
-IN_MEMORY = 100, 85
-"""Bytes per entry, and per entry and mode, of a fit in memory, measured: sorted copies, the split, baselines."""
+IN_MEMORY = 200, 130
+"""Bytes per entry, and per entry and mode, of a fit in memory: sorted copies, the split, tables of the baselines, steps
+of the network. Measured, and rounded up."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,11 @@ def parse_memory(text: str) -> int:
 def fits_in_memory(entries: int, n_modes: int, memory: int) -> bool:
     """Whether a fit may hold all its entries, with all that it keeps of them."""
     return LIBRARIES + entries * (IN_MEMORY[0] + IN_MEMORY[1] * n_modes) <= memory
+
+
+def memory_record(allowed: int) -> dict[str, int | None]:
+    """What ``metrics.json`` says of the memory of this process so far."""
+    return {"allowed": allowed, "peak": peak_memory()}
 
 
 def peak_memory() -> int | None:

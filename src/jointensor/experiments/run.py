@@ -22,6 +22,7 @@ from jointensor.experiments.folder import CHECKPOINTS, CONFIG, METRICS, new_fold
 from jointensor.experiments.judging import Entries, calibrate_on, figures_of
 from jointensor.experiments.remember import FOLDS, remember
 from jointensor.experiments.report import write_run_report
+from jointensor.experiments.room import memory_record
 from jointensor.models.joint import JointModel
 from jointensor.models.multilinear import by_position, without_memory
 from jointensor.training.checkpoints import Checkpoints
@@ -81,7 +82,11 @@ class RunConfig:
     def from_dict(cls, data: dict[str, Any]) -> RunConfig:
         """The inverse of ``asdict``."""
         try:
-            return cls(**{**data, "rank": data["rank"] if data["rank"] == AUTO else tuple(data["rank"])})
+            changes = {
+                key: tuple(value) if isinstance(value, list) else value for key, value in data["recipe_changes"].items()
+            }
+            rank = data["rank"] if data["rank"] == AUTO else tuple(data["rank"])
+            return cls(**{**data, "rank": rank, "recipe_changes": changes})
         except (KeyError, TypeError) as error:
             raise ConfigError(f"config.json is not of this version: {error}") from None
 
@@ -194,6 +199,8 @@ def _fill(path: Path, config: RunConfig, listener: Listener) -> dict[str, Any]:
     try:
         write_run_report(path, metrics, fitted.history, tensor, predictor, (judged, held), calibrated=True)
     finally:  # last of all files; and a page that fails must not cost a fit
+        if config.memory is not None:
+            metrics["memory"] = memory_record(config.memory)
         write_json(path / METRICS, metrics)
     if not journals.stopped:
         checkpoints.clear()
