@@ -23,6 +23,7 @@ from jointensor.training.state import Entries, Fixed
 from jointensor.training.streamed import FIXED, StreamedDescent, StreamedTrainer, check_streamed, fit_streamed
 from jointensor.training.streamed_als import StreamedAls
 from jointensor.training.streamed_entries import StreamedEntries
+from tests.training.test_journal import Killed, journals_of
 
 SHAPE = (20, 18, 15, 6)
 
@@ -210,3 +211,22 @@ def test_what_needs_all_entries_is_refused(dealt, parts):
             JointModel(SHAPE, (2, 0)), dealt, make_recipe("default", loss="kl"), fit_bias(parts.train, parts.valid),
             seed=0, systems=10**8, batch=100,
         )  # fmt: skip
+
+
+def test_a_fit_from_disk_that_is_interrupted_ends_with_the_same_bits(dealt, parts, tmp_path):
+    recipe = make_recipe("default", refine_epochs=2, ridges=(0.01,), sweeps=1, cycle=0, batch_size=64)
+    bias = fit_bias(parts.train, parts.valid)
+
+    def run(journals=None):
+        model = JointModel(SHAPE, (2, 2), linear="mean+bias+cp:2")
+        journal = None if journals is None else journals.next()
+        fitted = fit_streamed(model, dealt, recipe, bias, seed=2, systems=10**8, batch=10**6, journal=journal)
+        return fitted.predict(parts.test.indices)
+
+    wanted = run()
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    for kill_after in (3, 25, 60):  # between epochs, and within some
+        with pytest.raises(Killed):
+            run(journals_of(folder, kill_after=kill_after))
+    np.testing.assert_array_equal(run(journals_of(folder)), wanted)

@@ -6,6 +6,7 @@ import math
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,12 +19,12 @@ from jointensor.baselines.streamed import fit_bias_streamed
 from jointensor.data.deal import Dealt, deal, dealt_before
 from jointensor.data.files import order_modes
 from jointensor.data.pieces import InPieces
-from jointensor.data.shards import Block, Shards
+from jointensor.data.shards import Block, Shards, read_header
 from jointensor.data.sides import Sides, SplitRule
 from jointensor.data.sources import count_entries, in_pieces
 from jointensor.data.sparse import SparseTensor
-from jointensor.errors import ConfigError, DataError
-from jointensor.experiments.folder import METRICS, write_run
+from jointensor.errors import ConfigError, DataError, JointensorError
+from jointensor.experiments.folder import CHECKPOINTS, METRICS, write_run
 from jointensor.experiments.judging import Entries, calibrate_entries
 from jointensor.experiments.report import write_run_report
 from jointensor.experiments.room import Room, fits_in_memory, memory_record
@@ -33,6 +34,7 @@ from jointensor.metrics import Metrics
 from jointensor.models.joint import JointModel
 from jointensor.models.multilinear import by_position
 from jointensor.training.fit import Fit
+from jointensor.training.journal import Journals
 from jointensor.training.predictor import Predictor
 from jointensor.training.recipe import make_recipe
 from jointensor.training.streamed import check_streamed, fit_streamed
@@ -45,6 +47,9 @@ SHARDS = "shards"
 
 SORTING = "sorting"
 """Folder of cells while they are sorted, among the checkpoints."""
+
+SIDES = "sides"
+"""File of the split, among the checkpoints, while entries are dealt."""
 
 SHOWN = 400_000
 """Test entries that intervals and the report are made from."""
@@ -69,13 +74,36 @@ def must_stream(config: RunConfig) -> bool:
     return config.stream or not fits_in_memory(*count_entries(Path(config.source), config.table), config.memory)
 
 
-def fill_large(path: Path, config: RunConfig, listener: Listener, begin: float) -> dict[str, Any]:
+def fill_large(path: Path, config: RunConfig, listener: Listener, begin: float, journals: Journals) -> dict[str, Any]:
     """Fit from disk and write the run folder."""
+    with _tidy(path / CHECKPOINTS):
+        metrics = _fill(path, config, listener, begin, journals)
+    if not journals.stopped:
+        journals.checkpoints.clear()
+        shutil.rmtree(path / CHECKPOINTS / SHARDS, ignore_errors=True)
+    return metrics
+
+
+@contextmanager
+def _tidy(folder: Path) -> Iterator[None]:
+    """Leave nothing behind that a resumed run cannot use: cells that were being sorted, shards that are not whole."""
+    try:
+        yield
+    except JointensorError:
+        if read_header(folder / SHARDS) is None:
+            shutil.rmtree(folder / SHARDS, ignore_errors=True)
+        raise
+    finally:
+        shutil.rmtree(folder / SORTING, ignore_errors=True)
+        (folder / SIDES).unlink(missing_ok=True)
+
+
+def _fill(path: Path, config: RunConfig, listener: Listener, begin: float, journals: Journals) -> dict[str, Any]:
     _refuse(config)
     assert config.memory is not None  # that is why this is called
     assert not isinstance(config.rank, str)  # refused above
     recipe = make_recipe(config.recipe, **config.recipe_changes)
-    source = in_pieces(Path(config.source), config.table, path / "checkpoints" / SORTING)
+    source = in_pieces(Path(config.source), config.table, path / CHECKPOINTS / SORTING)
     source = replace(source, modes=order_modes(source.modes, config.orders))
     for note in source.notes:
         listener.on_note(note)
@@ -100,12 +128,16 @@ def fill_large(path: Path, config: RunConfig, listener: Listener, begin: float) 
     fitted = fit_streamed(
         model, dealt, recipe, bias, seed=config.seed, systems=room.systems, batch=room.batch, engine=config.engine,
         budget=math.inf if config.budget is None else max(config.budget - (time.monotonic() - begin), 0.0),
-        on_epoch=listener.on_epoch, on_note=listener.on_note,
+        on_epoch=listener.on_epoch, on_note=listener.on_note, journal=journals.next(),
     )  # fmt: skip
     for note in fitted.notes:
         listener.on_note(note)
     clock.lap("fit")
-    return _write(path, config, source, dealt, fitted, [*notes, *fitted.notes], begin, clock)
+    notes += fitted.notes
+    if journals.stopped:
+        notes.append(f"stopped before its end, with the best model so far; to go on: jointensor fit --resume {path}")
+        listener.on_note(notes[-1])
+    return _write(path, config, source, dealt, fitted, notes, begin, clock, journals)
 
 
 def _by_position(linear: str, source: InPieces) -> str:
@@ -137,20 +169,17 @@ def _refuse(config: RunConfig) -> None:
 
 def _deal(path: Path, config: RunConfig, source: InPieces, room: Room, listener: Listener) -> Dealt:
     """The shards of this run, those of an interrupted one where they are whole."""
-    folder, rule = path / "checkpoints" / SHARDS, {**config.split_record(), "rows": room.rows}
+    folder, rule = path / CHECKPOINTS / SHARDS, {**config.split_record(), "rows": room.rows}
     before = dealt_before(folder, source.modes, rule)
     if before is not None:
         listener.on_note("taking the shards that were written before the interruption")
         return before
     listener.on_note(f"dealing {source.entries:,} entries to shards of about {room.rows:,}")
     how = SplitRule(config.split, config.test, config.valid, config.split_seed)
-    scratch = path / "checkpoints" / "sides"
-    try:
-        sides = Sides(how, source.entries, scratch, room.permutation)
-        return deal(folder, source.pieces(), source.modes, sides, room.rows, rule)
-    finally:
-        scratch.unlink(missing_ok=True)
-        shutil.rmtree(path / "checkpoints" / SORTING, ignore_errors=True)
+    sides = Sides(how, source.entries, path / CHECKPOINTS / SIDES, room.permutation)
+    dealt = deal(folder, source.pieces(), source.modes, sides, room.rows, rule)
+    shutil.rmtree(path / CHECKPOINTS / SORTING, ignore_errors=True)
+    return dealt
 
 
 def _notes(dealt: Dealt, config: RunConfig) -> list[str]:
@@ -173,8 +202,9 @@ def _write(
     notes: list[str],
     begin: float,
     clock: Clock,
+    journals: Journals,
 ) -> dict[str, Any]:
-    """Judge, write the run folder, remove the shards."""
+    """Judge, and write the run folder."""
     baselines: dict[str, Baseline] = {"mean": Mean(dealt.summary.mean), "bias": fitted.predictor.fallback}
     valid = [Block(dealt.valid.indices.astype(np.int32), dealt.valid.values)] if len(dealt.valid) else []
     on_test, on_valid = (judge(fitted.predictor, baselines, blocks) for blocks in (dealt.test.blocks(), iter(valid)))
@@ -197,6 +227,8 @@ def _write(
         "returned": returned,
         **_circumstances(config, fitted, dealt, begin),
         "steps": clock.laps,
+        "resumed_from_epoch": journals.resumed_epochs or None,
+        "interrupted": journals.stopped,
         "notes": notes,
         "files": checksums,
     }
@@ -210,7 +242,6 @@ def _write(
     finally:  # last of all files; and a page that fails must not cost a fit
         metrics["memory"] = memory_record(config.memory or 0)
         write_json(path / METRICS, metrics)
-        shutil.rmtree(path / "checkpoints" / SHARDS, ignore_errors=True)
     return metrics
 
 
@@ -254,7 +285,6 @@ def _circumstances(config: RunConfig, fitted: Fit, dealt: Dealt, begin: float) -
         "failed": fitted.failed,
         "nonlinear_dead": fitted.nonlinear_dead,
         "epochs": len(fitted.history),
-        "resumed_from_epoch": None,
         "parameters": fitted.model.n_parameters(),
         "seconds": time.monotonic() - begin,
         "engine": fitted.engine,

@@ -58,8 +58,9 @@ def _draw(count: int, seed: int, file: IO[bytes]) -> None:
     place, raw = count - 1, np.empty(0, np.uint32)
     swaps = np.empty(DRAWS, np.int32)
     while place > 0:
-        fresh = generator.random_raw(DRAWS).astype("<u8").view("<u4")  # each of 64 bits is used twice, low half first
-        raw = np.concatenate([raw, fresh.astype(np.uint32)])
+        if len(raw) < DRAWS:
+            fresh = generator.random_raw(DRAWS).astype("<u8").view("<u4")  # 64 bits are two draws, low half first
+            raw = np.concatenate([raw, fresh.astype(np.uint32)])
         made, used = _bounded(raw, place, swaps)
         file.write(swaps[:made].tobytes())
         place, raw = place - made, raw[used:]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -22,15 +23,16 @@ from jointensor.models.joint import JointModel, evaluate_in_batches
 from jointensor.models.multilinear import Multilinear, parse_blocks
 from jointensor.training.fit import Attempt, Fit, _attempt, _better, _seeded
 from jointensor.training.history import Epoch, OnEpoch
+from jointensor.training.journal import Journal, random_state, set_random_state
 from jointensor.training.losses import make_loss
 from jointensor.training.predictor import Predictor
 from jointensor.training.recipe import Recipe
-from jointensor.training.solvers import Descent, Exact
+from jointensor.training.solvers import PIECES, Descent, Exact, Inside, Solver
 from jointensor.training.start import initialise
-from jointensor.training.state import Entries, Fixed, Half
+from jointensor.training.state import Entries, Fixed, FixedHalf, Half
 from jointensor.training.streamed_als import StreamedAls
 from jointensor.training.streamed_entries import Column, StreamedEntries
-from jointensor.training.trainer import Trainer
+from jointensor.training.trainer import BudgetError, DivergedError, Trainer
 
 FIXED = Column("fixed")
 """Where the half that is fixed is kept; there is one at a time."""
@@ -43,29 +45,32 @@ CAN = ("mean", "bias", "cp", "pairs", "fm")
 class StreamedDescent(Descent):
     """Minibatches of shards in a random order, shuffled inside."""
 
-    def epoch(self, half: Half, fixed: Fixed, train: Entries) -> float:
-        """One pass; the mean loss of the batches as they came."""
+    def epoch(self, half: Half, fixed: Fixed, train: Entries, inside: Inside | None = None) -> float:
+        """One pass, or what is left of one; the mean loss of the batches as they came."""
         assert isinstance(train, StreamedEntries)  # what the streamed trainer hands over
-        column = fixed.train if isinstance(fixed.train, Column) else None
-        level = 0.0 if isinstance(fixed.train, Column) else fixed.train
-        rng = np.random.default_rng(int(torch.randint(2**62, ())))
+        column, level = _parts(fixed)
+        seed, began = _drawn(inside)
+        done, total = (inside["piece"], torch.tensor(inside["total"])) if inside else (0, torch.zeros(()))
+
+        def after(piece: int) -> None:
+            self.pause(piece / PIECES, {"piece": piece, "total": float(total), "random": began})
+
         steps = sum(self._batches(count) for count in train.shards.counts)
-        batches = self._in_batches(train.blocks(column, rng=rng))
-        total = torch.zeros(())
-        for first, last in self.pieces(steps):
-            for _ in range(first, last):
-                block = next(batches)
-                entries = Entries(torch.from_numpy(block.indices).long(), torch.from_numpy(block.values))
-                rest = level if block.column is None else torch.from_numpy(block.column)
-                total += self.step(half, rest, entries)
-        batches.close()
+        with closing(self._in_batches(train.blocks(column, rng=np.random.default_rng(seed)))) as batches:
+            for _ in range(done * steps // PIECES):  # what was trained before the interruption
+                next(batches)
+            for first, last in self.pieces(steps, done, after):
+                for block in islice(batches, last - first):
+                    entries = Entries(torch.from_numpy(block.indices).long(), torch.from_numpy(block.values))
+                    rest = level if block.column is None else torch.from_numpy(block.column)
+                    total += self.step(half, rest, entries)
         return float(total) / len(train)
 
     def _batches(self, entries: int) -> int:
         """Steps that a shard takes: batches of about the same size."""
         return max(1, round(entries / self.batch_size))
 
-    def _in_batches(self, blocks: Iterator[Block]) -> Any:
+    def _in_batches(self, blocks: Iterator[Block]) -> Generator[Block]:
         for block in blocks:
             edges = np.linspace(0, len(block), self._batches(len(block)) + 1).astype(np.int64)
             for first, last in pairwise(edges.tolist()):
@@ -73,14 +78,33 @@ class StreamedDescent(Descent):
                 yield Block(block.indices[first:last], block.values[first:last], column)
 
 
+def _parts(fixed: Fixed) -> tuple[Column | None, float]:
+    """The half that is fixed: a column on disk, or one number."""
+    if isinstance(fixed.train, Column):
+        return fixed.train, 0.0
+    return None, float(fixed.train)
+
+
+def _drawn(inside: Inside | None) -> tuple[int, dict[str, Tensor]]:
+    """The seed of an epoch's order, and the random state it came from; of an epoch begun before, the same again."""
+    now = random_state(torch.device("cpu"))
+    began = inside["random"] if inside else now
+    set_random_state(began)
+    seed = int(torch.randint(2**62, ()))
+    if inside:
+        set_random_state(now)
+    return seed, began
+
+
 @dataclass
 class StreamedExact(Exact):
     """One sweep of exact least squares over entries on disk."""
 
-    def epoch(self, half: Half, fixed: Fixed, train: Entries) -> float:
+    def epoch(self, half: Half, fixed: Fixed, train: Entries, inside: Inside | None = None) -> float:
         """One sweep; the mean squared error after it."""
         assert isinstance(self.als, StreamedAls)  # made so below
-        return self.als.sweep_entries(fixed.train)  # type: ignore[arg-type]
+        column, level = _parts(fixed)
+        return self.als.sweep_entries(level if column is None else column)
 
 
 class StreamedTrainer(Trainer):
@@ -89,18 +113,11 @@ class StreamedTrainer(Trainer):
     train: StreamedEntries
     systems = 1 << 30
     """Bytes for the systems of an exact solve."""
-    most_batch = 1 << 20
-    """Entries of a step, or of a forward pass, at most."""
-
-    @property
-    def batch_size(self) -> int:
-        """Entries per step."""
-        return min(super().batch_size, self.most_batch)
 
     @property
     def at_once(self) -> int:
         """Entries per forward pass where no gradients are needed."""
-        return min(super().at_once, self.most_batch)
+        return min(super().at_once, self.batch_limit)
 
     def start(self) -> None:
         """Set the model to a new random start; two values of the same mean and spread stand for all."""
@@ -110,10 +127,9 @@ class StreamedTrainer(Trainer):
         mean, spread = self.train.mean, self.train.spread
         self.levels = initialise(self.model, torch.tensor([mean - spread, mean + spread]), start=start)
 
-    def descent(self, *groups: tuple[nn.Module, float]) -> Descent:
-        """The recipe's optimiser over modules, each with its learning rate."""
-        made = super().descent(*groups)
-        return StreamedDescent(made.optimizer, made.loss, made.batch_size, made.average)
+    def _new_descent(self, *groups: tuple[nn.Module, float]) -> Descent:
+        made = super()._new_descent(*groups)
+        return StreamedDescent(made.optimizer, made.loss, made.batch_size, made.average, pause=made.pause)
 
     def exact(self, g: Multilinear) -> Exact:
         """The exact solver of g."""
@@ -122,14 +138,38 @@ class StreamedTrainer(Trainer):
 
     def fix(self, half: Half) -> Fixed:
         """Evaluate a half that stays as it is during a turn, and keep it on disk."""
+        fixed = FixedHalf(evaluate=lambda: self._evaluate(half))
+        if not self.journal.replaying:
+            fixed.resume(None)
+        return self.journal.watch(fixed)
 
+    def _evaluate(self, half: Half) -> list[Any]:
         def of(indices: Tensor) -> Tensor:
             return half(indices.long())
 
-        for k, block in enumerate(self.train.blocks()):
+        for k, block in enumerate(self.train.shards.blocks()):
             numbers = evaluate_in_batches(of, torch.from_numpy(block.indices), self.at_once)
             self.train.shards.write_column(k, FIXED.name, numbers.float().numpy())
-        return Fixed(FIXED, evaluate_in_batches(half, self.valid.indices, self.at_once))  # type: ignore[arg-type]
+        return [FIXED, evaluate_in_batches(half, self.valid.indices, self.at_once)]
+
+    def epoch(
+        self, half: Half, fixed: Fixed, solver: Solver, phase: str, round_: int = 0, *, keep: bool = True
+    ) -> float:
+        """One pass over the training entries; the time may be up in the middle of it."""
+        try:
+            return super().epoch(half, fixed, solver, phase, round_, keep=keep)
+        except DivergedError:
+            if self.out_of_time():
+                raise BudgetError from None
+            raise
+
+    def _train(
+        self, half: Half, fixed: Fixed, solver: Solver, inside: Inside | None
+    ) -> tuple[float, list[float] | None, float]:
+        try:
+            return super()._train(half, fixed, solver, inside)
+        except BudgetError:  # an answer like any other: a fit that is resumed must hear it again
+            return math.nan, None, 0.0
 
 
 def check_streamed(linear: str, recipe: Recipe) -> None:
@@ -167,6 +207,7 @@ def fit_streamed(  # noqa: PLR0913 - everything that decides a fit
     engine: str = "auto",
     on_epoch: OnEpoch | None = None,
     on_note: Callable[[str], None] | None = None,
+    journal: Journal | None = None,
 ) -> Fit:
     """Train a model on entries that were dealt to shards; as :func:`jointensor.training.fit.fit`, on the CPU.
 
@@ -188,10 +229,10 @@ def fit_streamed(  # noqa: PLR0913 - everything that decides a fit
         Most entries of a step.
     budget
         Seconds after which training stops with the best state so far; looked at between shards.
-    engine, on_epoch, on_note
+    engine, on_epoch, on_note, journal
         As for :func:`jointensor.training.fit.fit`.
     """
-    begin = time.monotonic()
+    begin, journal = time.monotonic(), journal or Journal()
     if make_loss(recipe.loss).nonnegative and dealt.summary.low < 0:
         raise DataError(f"the {recipe.loss} loss needs values of at least 0; there is a value of {dealt.summary.low:g}")
     place, kernels = torch.device("cpu"), pick_engine(engine, "cpu")
@@ -209,17 +250,20 @@ def fit_streamed(  # noqa: PLR0913 - everything that decides a fit
         model.load_state_dict(given)  # parameters that nothing resets must not carry over from a failed attempt
         with _seeded(seed, number, place):
             trainer = StreamedTrainer(
-                model, train, valid, recipe, attempt=number, deadline=begin + budget, on_epoch=on_epoch, engine=kernels
-            )
-            trainer.systems, trainer.most_batch = systems, batch
+                model, train, valid, recipe, attempt=number, deadline=begin + budget, on_epoch=on_epoch,
+                engine=kernels, journal=journal,
+            )  # fmt: skip
+            trainer.systems, trainer.batch_limit = systems, batch
             attempt = _attempt(trainer)
         history += attempt.history
         attempts.append(attempt.to_dict())
         if best is None or (attempt.failed, attempt.rfe) < (best.failed, best.rfe):
             best = attempt
-        if not best.failed or time.monotonic() - begin > budget:
+        if not best.failed or journal.stopped or trainer.out_of_time():
             break
     assert best is not None  # the loop runs at least once
+    with _seeded(seed, 0, place):
+        journal.pause(len(history), force=True)
     model.load_state_dict(best.state)
     notes = trainer.notes + [
         f"block '{name}' ended at zero: the ridge that validated best is large" for name in best.collapsed
