@@ -119,7 +119,7 @@ def test_memory_is_shared_out_and_a_model_that_leaves_none_is_refused():
     rooms = [Room.of(memory, small) for memory in (10**9, 4 * 10**9)]
     assert rooms[0].rows < rooms[1].rows
     assert rooms[0].batch >= LEAST_BATCH
-    with pytest.raises(ConfigError, match="too little for a model of 40,"):
+    with pytest.raises(ConfigError, match="too little for 2,002,000 labels and 40,"):
         Room.of(2 * 10**9, large)
 
 

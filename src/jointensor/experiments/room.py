@@ -27,6 +27,9 @@ MOST_ROWS, LEAST_ROWS = 1 << 22, 1 << 15
 COPIES = 14
 """Copies of the parameters: gradients, Adam's means, best and earlier states, tables in the compiled loops."""
 
+LABEL = 400
+"""Bytes per label: its text, how many entries it has, and its bias for every shrinkage that is tried."""
+
 ACTIVATION = 24
 """Bytes per number that a layer gives out, while it is trained."""
 
@@ -54,12 +57,13 @@ class Room:
     def of(cls, memory: int, model: JointModel) -> Room:
         """Room for a model; a :class:`ConfigError` where there is none."""
         parameters = COPIES * sum(one.numel() * one.element_size() for one in model.parameters())
+        parameters += LABEL * sum(model.shape)
         n_modes, left = len(model.shape), memory - LIBRARIES - parameters
         least = 2 * LEAST_ROWS * ROW_BYTES * n_modes
         if left < least:
             needed = math.ceil((LIBRARIES + parameters + least) / 10**8) / 10
             raise ConfigError(
-                f"--memory {memory / 1e9:g}GB is too little for a model of {model.n_parameters():,} parameters; "
+                f"--memory {memory / 1e9:g}GB is too little for {sum(model.shape):,} labels and {model.n_parameters():,} parameters; "
                 f"give {needed:g}GB or more, or fewer components"
             )
         return cls(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numba
 import numpy as np
 import torch
@@ -18,6 +20,10 @@ STRETCH = 4096
 
 IN_CACHE = 1 << 22
 """Bytes of a table's systems up to which entries are added in the order they come; for larger ones they are sorted."""
+
+
+APIECE = 1 << 26
+"""Bytes that the sums of all threads may take together before fewer threads are used."""
 
 
 def subtract_terms_numba(terms: Terms, indices: NDArray[np.int32], values: NDArray[np.float32]) -> None:
@@ -46,15 +52,11 @@ def add_systems_numba(rows: Rows, indices: NDArray[np.int32], wanted: NDArray[np
     others = Terms(0.0, [type(block)((block.modes[m],), (block.tables[m],)) for m in rows.others])
     gram, right = np.zeros((threads, count, rank, rank)), np.zeros((threads, count, rank))
     squares = np.zeros((threads, 8))  # each in a cache line of its own
-    _scatter(
+    _scatter_of(rank)(
         indices, wanted, block.modes[rows.k], others.modes, others.numbers, others.offsets, block.sums, gram, right,
         squares,
     )  # fmt: skip
-    whole = gram.sum(axis=0)
-    for r in range(rank):
-        for c in range(r):
-            whole[:, c, r] = whole[:, r, c]
-    systems.gram.add_(torch.from_numpy(whole))
+    systems.gram.add_(torch.from_numpy(gram.sum(axis=0)))
     systems.right.add_(torch.from_numpy(right.sum(axis=0)))
     systems.squares.add_(float(squares.sum()))
 
@@ -63,7 +65,8 @@ def add_biases_numba(
     biases: Biases, mode: int, block: tuple[NDArray[np.int32], NDArray[np.float32]], sums: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """As :func:`jointensor.kernels.terms.add_biases`."""
-    added, squares = np.zeros((threads := _threads(), *sums.shape)), np.zeros((threads, sums.shape[1]))
+    threads = max(1, min(_threads(), APIECE // max(sums.nbytes, 1)))
+    added, squares = np.zeros((threads, *sums.shape)), np.zeros((threads, sums.shape[1]))
     _add_biases(*block, biases.mean, biases.effects, biases.starts, mode, added, squares)
     sums += added.sum(axis=0)
     return squares.sum(axis=0)
@@ -86,6 +89,22 @@ def _sorted_view(indices: Tensor, mode: int, others: list[int], size: int) -> Mo
     return ModeView(torch.from_numpy(order), torch.from_numpy(starts), torch.from_numpy(columns))
 
 
+@njit(cache=CACHE, nogil=True, fastmath={"reassoc", "contract"}, inline="always")
+def _product(numbers, a, b, c, d, modes, rank):  # type: ignore[no-untyped-def]
+    """Σ_r of the product of two, three or four rows."""
+    total = np.float32(0.0)
+    if modes == 2:
+        for r in range(rank):
+            total += numbers[a + r] * numbers[b + r]
+    elif modes == 3:
+        for r in range(rank):
+            total += numbers[a + r] * numbers[b + r] * numbers[c + r]
+    else:
+        for r in range(rank):
+            total += numbers[a + r] * numbers[b + r] * numbers[c + r] * numbers[d + r]
+    return total
+
+
 @njit(parallel=True, cache=CACHE, nogil=True, fastmath={"reassoc", "contract"})
 def _subtract(indices, values, constant, numbers, ranks, firsts, modes, offsets, sums, signs):  # type: ignore[no-untyped-def]
     count = values.shape[0]
@@ -101,6 +120,15 @@ def _subtract(indices, values, constant, numbers, ranks, firsts, modes, offsets,
                 row = offsets[begin] + rank * np.int64(indices[e, modes[begin]])
                 if rank == 1 and end - begin == 1:
                     value += signs[t] * numbers[row]
+                    continue
+                if end - begin <= 4 and not sums[t]:  # the usual numbers of modes, in one go
+                    second = offsets[begin + 1] + rank * np.int64(indices[e, modes[begin + 1]])
+                    third = fourth = row
+                    if end - begin > 2:
+                        third = offsets[begin + 2] + rank * np.int64(indices[e, modes[begin + 2]])
+                    if end - begin > 3:
+                        fourth = offsets[begin + 3] + rank * np.int64(indices[e, modes[begin + 3]])
+                    value += signs[t] * _product(numbers, row, second, third, fourth, end - begin, rank)
                     continue
                 for r in range(rank):
                     one[r] = signs[t] * numbers[row + r]
@@ -131,34 +159,37 @@ def _subtract_numbers(indices, values, constant, numbers, modes, offsets, signs)
         values[e] -= value
 
 
-@njit(parallel=True, cache=CACHE, nogil=True)
-def _scatter(indices, wanted, mode, modes, numbers, offsets, sums, gram, right, squares):  # type: ignore[no-untyped-def]
-    """Add entries to the systems of their rows; lower triangles only."""
-    threads, _, rank = right.shape
-    count = wanted.shape[0]
-    for t in prange(threads):
-        h = np.empty(rank, np.float64)
-        total = 0.0
-        for e in range(t * count // threads, (t + 1) * count // threads):
-            y = np.float64(wanted[e])
-            row = indices[e, mode]
-            start = offsets[0] + rank * np.int64(indices[e, modes[0]])
-            for r in range(rank):
-                h[r] = numbers[start + r]
-            for m in range(1, modes.shape[0]):
-                start = offsets[m] + rank * np.int64(indices[e, modes[m]])
-                if sums:
-                    for r in range(rank):
-                        h[r] += numbers[start + r]
-                else:
-                    for r in range(rank):
-                        h[r] *= numbers[start + r]
-            for r in range(rank):
-                right[t, row, r] += y * h[r]
-                for c in range(r + 1):
-                    gram[t, row, r, c] += h[r] * h[c]
-            total += y * y
-        squares[t, 0] = total
+@lru_cache(maxsize=64)
+def _scatter_of(rank):  # type: ignore[no-untyped-def]
+    """The loop that adds entries to the systems of their rows, for a rank that is known when it is compiled."""
+
+    @njit(parallel=True, cache=CACHE, nogil=True, fastmath={"reassoc", "contract"})
+    def scatter(indices, wanted, mode, modes, numbers, offsets, sums, gram, right, squares):  # type: ignore[no-untyped-def]
+        threads, count = right.shape[0], wanted.shape[0]
+        for t in prange(threads):
+            h = np.empty(rank, np.float32)
+            total = 0.0
+            for e in range(t * count // threads, (t + 1) * count // threads):
+                y, row = wanted[e], indices[e, mode]
+                start = offsets[0] + rank * np.int64(indices[e, modes[0]])
+                for r in range(rank):
+                    h[r] = numbers[start + r]
+                for m in range(1, modes.shape[0]):
+                    start = offsets[m] + rank * np.int64(indices[e, modes[m]])
+                    if sums:
+                        for r in range(rank):
+                            h[r] += numbers[start + r]
+                    else:
+                        for r in range(rank):
+                            h[r] *= numbers[start + r]
+                for r in range(rank):
+                    right[t, row, r] += y * h[r]
+                    for c in range(rank):
+                        gram[t, row, r, c] += h[r] * h[c]
+                total += y * y
+            squares[t, 0] = total
+
+    return scatter
 
 
 @njit(parallel=True, cache=CACHE, nogil=True)
