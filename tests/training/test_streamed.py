@@ -214,7 +214,10 @@ def test_what_needs_all_entries_is_refused(dealt, parts):
 
 
 def test_a_fit_from_disk_that_is_interrupted_ends_with_the_same_bits(dealt, parts, tmp_path):
-    recipe = make_recipe("default", refine_epochs=2, ridges=(0.01,), sweeps=1, cycle=0, batch_size=64)
+    recipe = make_recipe(
+        "default", refine_epochs=1, warm_epochs=1, ridges=(0.01,), sweeps=1, cycle=0, batch_size=64, first="linear",
+        follow=0.0,
+    )  # fmt: skip
     bias = fit_bias(parts.train, parts.valid)
 
     def run(journals=None):
@@ -226,7 +229,7 @@ def test_a_fit_from_disk_that_is_interrupted_ends_with_the_same_bits(dealt, part
     wanted = run()
     folder = tmp_path / "checkpoints"
     folder.mkdir()
-    for kill_after in (3, 25, 60):  # between epochs, and within some
+    for kill_after in (3, 20):  # within epochs
         with pytest.raises(Killed):
             run(journals_of(folder, kill_after=kill_after))
     np.testing.assert_array_equal(run(journals_of(folder)), wanted)

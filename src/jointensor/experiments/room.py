@@ -63,8 +63,8 @@ class Room:
         if left < least:
             needed = math.ceil((LIBRARIES + parameters + least) / 10**8) / 10
             raise ConfigError(
-                f"--memory {memory / 1e9:g}GB is too little for {sum(model.shape):,} labels and {model.n_parameters():,} parameters; "
-                f"give {needed:g}GB or more, or fewer components"
+                f"--memory {memory / 1e9:g}GB is too little for {sum(model.shape):,} labels and "
+                f"{model.n_parameters():,} parameters; give {needed:g}GB or more, or fewer components"
             )
         return cls(
             rows=max(LEAST_ROWS, min(MOST_ROWS, left // 2 // (ROW_BYTES * n_modes))),
