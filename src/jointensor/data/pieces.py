@@ -5,6 +5,7 @@ Tables and ``.tns`` files: see :mod:`jointensor.data.pieces_tables`.
 
 from __future__ import annotations
 
+import math
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -109,7 +110,10 @@ def _small_arrays(path: Path, archive: zipfile.ZipFile) -> tuple[dict[str, NDArr
             raise DataError(f"{path} has two arrays '{name}'")
         with archive.open(member) as file:
             if name in LARGE:
-                heads[name] = read_array_header(file)
+                heads[name] = shape, _, dtype = read_array_header(file)
+                there = member.file_size - file.tell()
+                if math.prod(shape) * dtype.itemsize != there:
+                    raise ValueError(f"{there:,} bytes for an array of shape {shape} and type {dtype}")
             else:
                 small[name] = _read_array(file)
     return small, heads

@@ -176,8 +176,9 @@ def _tns_chunks(path: Path) -> Iterator[np.ndarray]:
         fields = fields or numbers.shape[1]
         if numbers.shape[1] != fields or fields < 3:
             raise DataError(f"{path}: a line before line {line} has {numbers.shape[1]} fields, the first has {fields}")
-        if numbers[:, :-1].min() < 1:
-            raise DataError(f"{path}: an index before line {line} is below 1; indices are one-based")
+        indices = numbers[:, :-1]
+        if not (np.isfinite(indices) & (indices == np.floor(indices)) & (indices >= 1)).all():
+            raise DataError(f"{path}: an index before line {line} is not a whole number from 1 on")
         yield numbers
 
 

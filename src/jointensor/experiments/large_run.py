@@ -23,11 +23,11 @@ from jointensor.data.shards import Block, Shards, read_header
 from jointensor.data.sides import Sides, SplitRule
 from jointensor.data.sources import count_entries, in_pieces
 from jointensor.data.sparse import SparseTensor
-from jointensor.errors import ConfigError, DataError, JointensorError
+from jointensor.errors import ConfigError, DataError, JointensorError, RunError
 from jointensor.experiments.folder import CHECKPOINTS, METRICS, write_run
 from jointensor.experiments.judging import Entries, calibrate_entries
 from jointensor.experiments.report import write_run_report
-from jointensor.experiments.room import Room, fits_in_memory, memory_record
+from jointensor.experiments.room import Room, check_labels, fits_in_memory, memory_record
 from jointensor.kernels import pick_engine
 from jointensor.kernels.terms import loops_of
 from jointensor.metrics import Metrics
@@ -89,9 +89,11 @@ def _tidy(folder: Path) -> Iterator[None]:
     """Leave nothing behind that a resumed run cannot use: cells that were being sorted, shards that are not whole."""
     try:
         yield
-    except JointensorError:
+    except (JointensorError, OSError) as error:
         if read_header(folder / SHARDS) is None:
             shutil.rmtree(folder / SHARDS, ignore_errors=True)
+        if isinstance(error, OSError) and not isinstance(error, JointensorError):
+            raise RunError(f"entries cannot be kept in {folder}: {error.strerror or error}") from error
         raise
     finally:
         shutil.rmtree(folder / SORTING, ignore_errors=True)
@@ -109,7 +111,9 @@ def _fill(path: Path, config: RunConfig, listener: Listener, begin: float, journ
         listener.on_note(note)
     linear = recipe.linear(config.rank[0]) if config.linear is None else _by_position(config.linear, source)
     check_streamed(linear, recipe)
-    model = JointModel([mode.size for mode in source.modes], config.rank, linear=linear, nonlinear=config.nonlinear)
+    shape = [mode.size for mode in source.modes]
+    check_labels(config.memory, shape, sum(config.rank))
+    model = JointModel(shape, config.rank, linear=linear, nonlinear=config.nonlinear)
     room = Room.of(config.memory, model)
     clock = Clock()
     dealt = _deal(path, config, source, room, listener)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,17 +61,29 @@ class Room:
         parameters += LABEL * sum(model.shape)
         n_modes, left = len(model.shape), memory - LIBRARIES - parameters
         least = 2 * LEAST_ROWS * ROW_BYTES * n_modes
-        if left < least:
-            needed = math.ceil((LIBRARIES + parameters + least) / 10**8) / 10
-            raise ConfigError(
-                f"--memory {memory / 1e9:g}GB is too little for {sum(model.shape):,} labels and "
-                f"{model.n_parameters():,} parameters; give {needed:g}GB or more, or fewer components"
-            )
+        _refuse(
+            memory,
+            LIBRARIES + parameters + least,
+            f"{sum(model.shape):,} labels and {model.n_parameters():,} parameters",
+        )
         return cls(
             rows=max(LEAST_ROWS, min(MOST_ROWS, left // 2 // (ROW_BYTES * n_modes))),
             systems=left // 4,
             permutation=memory // 4,
             batch=max(LEAST_BATCH, left // 4 // (ACTIVATION * _numbers(model))),
+        )
+
+
+def check_labels(memory: int, shape: Sequence[int], width: int) -> None:
+    """Refuse more labels than there is room for, before anything is made for them; ``width``: numbers of each."""
+    _refuse(memory, LIBRARIES + sum(shape) * (LABEL + 4 * COPIES * width), f"{sum(shape):,} labels")
+
+
+def _refuse(memory: int, needed: int, what: str) -> None:
+    if needed > memory:
+        raise ConfigError(
+            f"--memory {memory / 1e9:g}GB is too little for {what}; give {math.ceil(needed / 10**8) / 10:g}GB or more, "
+            "or fewer components"
         )
 
 
