@@ -4,7 +4,8 @@
 
 Every tensor is drawn (four modes), fitted in a process of its own with ``--memory``, and removed; sizes up to
 ``--both`` also in memory, for the same number of sweeps and epochs. A small network, one warm start, two alternating
-turns and one epoch of refinement.
+turns and one epoch of refinement. ``--passes 5`` also compares sweeps and epochs pass by pass, in one process and in
+turn, so that a slow spell of the machine hits both.
 """
 
 import argparse
@@ -75,20 +76,83 @@ def bench(entries: int, both: float, args: argparse.Namespace, folder: Path) -> 
     return found
 
 
+def compared(entries: int, rank: str, passes: int, folder: Path) -> dict:
+    """Entries per second of one sweep and of one epoch, from disk and in memory, taken alternately."""
+    import numpy as np
+    import torch
+    from timing import alternate, clock, side
+    from timing import compared as ratio
+
+    from jointensor.data.deal import deal
+    from jointensor.data.generate import Plan
+    from jointensor.data.generate_large import write_large
+    from jointensor.data.pieces import npz_in_pieces
+    from jointensor.data.sides import Sides, SplitRule
+    from jointensor.data.sparse import SparseTensor
+    from jointensor.kernels import pick_engine
+    from jointensor.models.joint import JointModel
+    from jointensor.training.recipe import make_recipe
+    from jointensor.training.state import Entries, Fixed
+    from jointensor.training.streamed import StreamedTrainer
+    from jointensor.training.streamed_entries import StreamedEntries
+    from jointensor.training.trainer import Trainer
+
+    shape = tuple(map(int, SHAPE.split("x")))
+    write_large(Plan(shape, entries, (3, 3), ratio=0.5, noise=0.3), folder / "tensor.npz")
+    source = npz_in_pieces(folder / "tensor.npz", 1 << 19)
+    sides = Sides(SplitRule(), entries, folder / "sides", 10**9)
+    dealt = deal(folder / "shards", source.pieces(), source.modes, sides, 1 << 22, {})
+    blocks = list(dealt.train.blocks())
+    whole = SparseTensor(
+        np.concatenate([one.indices for one in blocks]), np.concatenate([one.values for one in blocks]), shape
+    )
+    recipe, place = make_recipe("default"), torch.device("cpu")
+    numbers = tuple(map(int, rank.split("/")))
+    valid = Entries.of(dealt.valid, place)
+    sweeps, epochs = [], []
+    for kind, train in ((StreamedTrainer, StreamedEntries.of_shards(dealt)), (Trainer, Entries.of(whole, place))):
+        model = JointModel(shape, numbers, linear=recipe.linear(numbers[0]))
+        one = kind(
+            model, train.by_last_mode() if kind is Trainer else train, valid, recipe, engine=pick_engine("auto", "cpu")
+        )
+        one.engine.equip(model, short=recipe.precision == "short")
+        one.start()
+        exact = one.exact(model.multilinear)
+        exact.als.ridge, exact.als.pull = 0.01, recipe.pull
+        descent = one.descent((model, 0.01))
+        sweeps.append(lambda e=exact, t=one: e.epoch(None, Fixed(), t.train))
+        epochs.append(lambda d=descent, m=model, t=one: d.epoch(m.score, Fixed(), t.train))
+    found = {}
+    for name, (ours, rival) in {"sweep": sweeps, "epoch": epochs}.items():
+        mine, theirs = alternate(lambda f=ours: clock(f), lambda f=rival: clock(f), passes)
+        found[name] = ratio(side(len(whole), mine), side(len(whole), theirs))
+        cpu = [np.median([one.seconds * one.cores for one in side_]) for side_ in (mine, theirs)]
+        found[name]["cpu_ratio"] = float(cpu[1] / cpu[0])
+        print(f"  {name}: from disk {found[name]['ratio']:.2f} times the entries per second of memory "
+              f"(quartiles {found[name]['quartiles'][0]:.2f} to {found[name]['quartiles'][1]:.2f}; "
+              f"by processor time {found[name]['cpu_ratio']:.2f})", flush=True)  # fmt: skip
+    return {"entries": entries, **found}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--entries", type=float, nargs="+", default=[2e6])
+    parser.add_argument("--entries", type=float, nargs="*", default=[2e6])
     parser.add_argument("--both", type=float, default=2e6, help="sizes up to this are also fitted in memory")
     parser.add_argument("--memory", default="4GB")
     parser.add_argument("--rank", default="4/4")
     parser.add_argument("--folder", type=Path, help="where tensors and runs are for a while")
+    parser.add_argument("--passes", type=int, default=0, help="of sweeps and epochs at the size --both")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         results = [bench(int(entries), args.both, args, Path(folder)) for entries in args.entries]
+    turns = None
+    if args.passes:
+        with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+            turns = compared(int(args.both), args.rank, args.passes, Path(folder))
     facts = {"memory": args.memory, "rank": args.rank, "shape": SHAPE, "recipe": RECIPE, "cpus": os.cpu_count()}
     if args.out is not None:
-        args.out.write_text(json.dumps({**facts, "results": results}, indent=2) + "\n")
+        args.out.write_text(json.dumps({**facts, "results": results, "in_turn": turns}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -56,7 +56,11 @@ def count_entries(path: Path, table: dict[str, Any] | None) -> tuple[int, int]:
     if kind in ("parquet", "arrow"):
         import polars as pl  # noqa: PLC0415
 
-        scan = pl.scan_parquet if kind == "parquet" else pl.scan_ipc
+        from jointensor.data.arrow import check_arrow  # noqa: PLC0415
+        from jointensor.data.parquet import check_parquet  # noqa: PLC0415
+
+        check, scan = (check_parquet, pl.scan_parquet) if kind == "parquet" else (check_arrow, pl.scan_ipc)
+        check(path)
         try:
             return int(scan(path, glob=False).select(pl.len()).collect().item()), modes
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError):

@@ -21,7 +21,7 @@ from jointensor.errors import ConfigError, DataError
 from jointensor.kernels import pick_engine
 from jointensor.models.joint import JointModel, evaluate_in_batches
 from jointensor.models.multilinear import Multilinear, parse_blocks
-from jointensor.training.fit import Attempt, Fit, _attempt, _better, _seeded
+from jointensor.training.fit import LARGEST, Attempt, Fit, _attempt, _better, _seeded
 from jointensor.training.history import Epoch, OnEpoch
 from jointensor.training.journal import Journal, random_state, set_random_state
 from jointensor.training.losses import make_loss
@@ -194,6 +194,16 @@ def check_streamed(linear: str, recipe: Recipe) -> None:
         )
 
 
+def _check_values(dealt: Dealt, recipe: Recipe) -> None:
+    """Refuse values that training cannot take."""
+    low, high = dealt.summary.low, dealt.summary.high
+    if max(-low, high) > LARGEST:
+        size = max(-low, high)
+        raise DataError(f"there is a value of size {size:g}; divide all values so that none is beyond {LARGEST:g}")
+    if make_loss(recipe.loss).nonnegative and low < 0:
+        raise DataError(f"the {recipe.loss} loss needs values of at least 0; there is a value of {low:g}")
+
+
 def fit_streamed(  # noqa: PLR0913 - everything that decides a fit
     model: JointModel,
     dealt: Dealt,
@@ -233,8 +243,7 @@ def fit_streamed(  # noqa: PLR0913 - everything that decides a fit
         As for :func:`jointensor.training.fit.fit`.
     """
     begin, journal = time.monotonic(), journal or Journal()
-    if make_loss(recipe.loss).nonnegative and dealt.summary.low < 0:
-        raise DataError(f"the {recipe.loss} loss needs values of at least 0; there is a value of {dealt.summary.low:g}")
+    _check_values(dealt, recipe)
     place, kernels = torch.device("cpu"), pick_engine(engine, "cpu")
     if kernels.first_use and recipe.solves and on_note is not None:
         on_note(kernels.first_use)
