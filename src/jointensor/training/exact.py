@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-from jointensor.training.als import VALUES, Als
+from jointensor.training.als import Als
 from jointensor.training.guess import guess_components
 from jointensor.training.journal import Snapshot
 from jointensor.training.solvers import Exact
@@ -50,9 +50,11 @@ def make_exact(trainer: Trainer) -> Exact | None:
     if g.tucker is not None:
         trainer.notes.append("the multilinear part is descended, not solved: tucker has no exact step")
         return None
-    spread = float(trainer.train.values.std(correction=0)) or 1.0
-    engine = trainer.engine
-    als = Als(g, trainer.train.indices, spread=spread, solver=engine.solve_rows, systems=engine.row_systems)
+    engine, world = trainer.engine, trainer.world
+    spread = world.moments(trainer.train.values)[1] or 1.0
+    als = Als(
+        g, trainer.train.indices, spread=spread, solver=engine.solve_rows, systems=engine.row_systems, world=world
+    )
     trainer.journal.watch(als)
     als.pull = recipe.pull
     als.ridge = trainer.ridge = _middle(recipe.ridges)  # until a warm start chooses
@@ -100,7 +102,10 @@ def _guessed(trainer: Trainer, solver: Exact, fixed: Fixed, start: Snapshot, bes
 
 def _found_enough(trainer: Trainer, solver: Exact, best: Tried) -> bool:
     """Whether guesses would take long and sweeps from a random start have found components."""
-    return len(trainer.train) > MANY and bool(best.saved[f"{VALUES}cp"].std() > WEAK * solver.als.spread)
+    if trainer.entries <= MANY:
+        return False
+    trainer.restore(solver.als, best.saved)
+    return bool(solver.als.values["cp"].std() > WEAK * solver.als.spread)
 
 
 def _guess(trainer: Trainer) -> bool:
