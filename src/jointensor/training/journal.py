@@ -151,6 +151,7 @@ class Journal:
         things = {k: one.resumable() for k, ref in enumerate(self.things) if (one := ref()) is not None}
         return {
             "epochs": epochs,
+            "shared": self.world.shared,
             "points": self.points,
             "inside": inside,
             "told": self.told,
@@ -184,6 +185,9 @@ class Journal:
 def _read(slot: Slot | None, world: World) -> dict[str, Any] | None:
     """The newest checkpoint; that of the first process for all, since its folder need not be where the others are."""
     found = None if slot is None else slot.read()
+    if found is not None and found.get("shared", False) != world.shared:
+        was = "by processes that torchrun had started" if found.get("shared") else "by one process without torchrun"
+        raise RunError(f"the checkpoint was written {was}: resume the run in the same way, or start a new one")
     if not world.shared:
         return found
     data = world.bytes_of(b"" if found is None else to_bytes(found))

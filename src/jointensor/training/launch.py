@@ -36,7 +36,7 @@ def join_world(device: str = "auto", environment: Mapping[str, str] = os.environ
         if place.type == "cuda":
             torch.cuda.set_device(place)
         timeout = timedelta(seconds=seconds)
-        store, _, _ = next(dist.rendezvous("env://", rank, size, timeout=timeout))
+        store, _, _ = next(dist.rendezvous("env://", rank, size, timeout=timeout))  # type: ignore[attr-defined]
         backend = "nccl" if place.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
     except (RuntimeError, ValueError) as error:
@@ -46,7 +46,7 @@ def join_world(device: str = "auto", environment: Mapping[str, str] = os.environ
             f"and port, and, where a machine has several networks, that GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME "
             f"names the right one; {TIMEOUT}=SECONDS waits longer"
         ) from None
-    return World(rank, size, place, dist.PrefixStore("jointensor", store))
+    return World(rank, size, place, dist.PrefixStore("jointensor", store))  # type: ignore[attr-defined]
 
 
 def restarted(environment: Mapping[str, str] = os.environ) -> bool:

@@ -41,9 +41,7 @@ class Levels:
     nonlinear: float
 
 
-def initialise(
-    model: JointModel, values: Tensor, *, start: str, moments: tuple[float, float] | None = None
-) -> Levels:
+def initialise(model: JointModel, values: Tensor, *, start: str, moments: tuple[float, float] | None = None) -> Levels:
     """Set every parameter anew; returns where the halves start.
 
     Parameters

@@ -59,7 +59,7 @@ class SharedDescent(Descent):
         predicted = LINKS[self.loss.link](half(train.indices.index_select(0, batch)) + rest)
         loss = self.loss.elementwise(predicted, train.values.index_select(0, batch)).sum()
         self.optimizer.zero_grad()
-        (loss / whole).backward()
+        (loss / whole).backward()  # type: ignore[no-untyped-call]
         sum_gradients([one for group in self.optimizer.param_groups for one in group["params"]], self.world)
         self.optimizer.step()
         return loss.detach()
@@ -108,7 +108,7 @@ def _sum_whole(gradients: list[Tensor], world: World) -> None:
     if not gradients:
         return
     whole = world.sum_(torch.cat([one.flatten() for one in gradients]))
-    for one, summed in zip(gradients, whole.split([one.numel() for one in gradients]), strict=True):
+    for one, summed in zip(gradients, torch.split(whole, [one.numel() for one in gradients]), strict=True):
         one.copy_(summed.view_as(one))
 
 
