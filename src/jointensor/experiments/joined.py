@@ -51,5 +51,5 @@ def wire_record(world: World, epochs: int) -> dict[str, Any]:
     """What ``metrics.json`` says of what the first process sent; nothing for a process that is alone."""
     if not world.shared:
         return {}
-    total = sum(world.wire.values())
-    return {"wire": {"epochs": epochs, "bytes": total, "bytes_per_epoch": total / max(epochs, 1), **world.wire}}
+    total, kinds = sum(world.wire.values()), {name: count for name, count in world.wire.items() if count}
+    return {"wire": {"epochs": epochs, "bytes": total, "bytes_per_epoch": total / max(epochs, 1), **kinds}}

@@ -202,8 +202,10 @@ def fit(  # noqa: PLR0913 - everything that decides a fit
     model.to(place)
     short = recipe.precision == "short"
     kernels.equip(model, short=short)
-    train_entries, valid_entries = (Entries.of(part, place) for part in (own_share(split.train, world), split.valid))
-    if recipe.solves:
+    train_entries, valid_entries = (
+        Entries.of(part, place) for part in (own_share(split.train, world, recipe), split.valid)
+    )
+    if recipe.solves and not world.shared:
         train_entries = train_entries.by_last_mode()
     if model.multilinear is not None:
         if not world.shared:
@@ -268,13 +270,14 @@ def fit(  # noqa: PLR0913 - everything that decides a fit
     )
 
 
-def own_share(train: SparseTensor, world: World) -> SparseTensor:
-    """The training entries that this process keeps."""
+def own_share(train: SparseTensor, world: World, recipe: Recipe) -> SparseTensor:
+    """The training entries that this process keeps: every so many-th of the order that one process would have."""
     if not world.shared:
         return train
     if len(train) < world.size:
         raise ConfigError(f"{len(train)} training entries are fewer than the {world.size} processes; start fewer")
-    return train.take(np.arange(len(train))[world.share(len(train))])
+    order = np.argsort(train.indices[:, -1], kind="stable") if recipe.solves else np.arange(len(train))
+    return train.take(order[world.share(len(train))])
 
 
 def see_all(model: JointModel, train: SparseTensor, world: World) -> None:

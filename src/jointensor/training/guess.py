@@ -44,10 +44,11 @@ def _guess_together(
     guessed = False
     with world.own_random(world.seed()):
         some = at_most(samples[0], -(-MOST // world.size))
-        indices, values = (torch.cat(world.gather_rows(one)) for one in (some.indices, some.left))
-        if world.first:
-            guessed = _put(cp, rank_one_components(Sample(indices, values), samples[1], shape, cp.width, general))
+    indices, values = (torch.cat(world.gather_rows(one)) for one in (some.indices, some.left))
+    if world.first:
+        guessed = _put(cp, rank_one_components(Sample(indices, values), samples[1], shape, cp.width, general))
     world.broadcast_(cp.stacked)
+    world.same_random()
     return guessed
 
 

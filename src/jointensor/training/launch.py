@@ -73,7 +73,7 @@ def _seconds(environment: Mapping[str, str]) -> float:
 
 
 def _own_device(device: str, local: int) -> torch.device:
-    """This process's device: the GPU of its number on its machine, or the CPU."""
+    """The GPU that has the number of this process on its machine, or the CPU."""
     if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if device not in ("auto", "cuda"):

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from jointensor.errors import WorldError
 from jointensor.models.joint import LINKS
-from jointensor.training.solvers import PIECES, Descent, Inside
+from jointensor.training.journal import random_state
+from jointensor.training.solvers import PIECES, Descent, Inside, shuffled
 from jointensor.training.state import Entries, Fixed, Half
 from jointensor.training.world import ALONE, World
+
+MANY = 1 << 25
+"""Entries beyond which every process shuffles its own."""
 
 TABLE = 1 << 14
 """Gradients of more numbers than this may be sent by the rows that are not zero."""
@@ -25,34 +31,28 @@ APART = 1e-5
 class SharedDescent(Descent):
     """Shuffled minibatches; every process has a part of each, and the mean is over the whole.
 
-    A batch is the recipe's, whatever the number of processes: steps and learning rates mean the same.
+    A batch is the recipe's, whatever the number of processes, and of the same entries as with one process: steps and
+    learning rates mean the same.
     """
 
     world: World = ALONE
 
     def epoch(self, half: Half, fixed: Fixed, train: Entries, inside: Inside | None = None) -> float:
-        """One shuffled pass over every process's own entries; the mean loss of all batches as they came."""
-        world, device, own = self.world, train.values.device, len(train)
-        counts = [int(one) for one in world.gather(torch.tensor([own], device=device))]
-        steps = -(-sum(counts) // self.batch_size)
-        seed = inside["random"] if inside else world.seed()
-        with world.own_random(seed):
-            order = torch.randperm(own, device=device)
+        """One shuffled pass over the entries of all; the mean loss of the batches as they came."""
+        world, device = self.world, train.values.device
+        entries = int(world.sum(len(train))[0])
+        plan = make_plan(entries, self.batch_size, world, device, inside)
         total = torch.tensor(inside["total"] if inside and world.first else 0.0, device=device)
 
         def after(piece: int) -> None:
             (whole,) = world.sum(float(total))
-            self.pause(piece / PIECES, {"piece": piece, "total": whole, "random": seed})
+            self.pause(piece / PIECES, {"piece": piece, "total": whole, "random": plan.began})
 
-        def part(step: int, count: int) -> slice:  # as many steps for all, though some have an entry more
-            return slice(step * count // steps, (step + 1) * count // steps)
-
-        for first, last in self.pieces(steps, inside["piece"] if inside else 0, after):
-            with world.own_random(seed, first + 1):
-                for step in range(first, last):
-                    whole = sum(len(range(count)[part(step, count)]) for count in counts)
-                    total += self._shared_step(half, fixed, train, order[part(step, own)], whole)
-        return world.sum(float(total))[0] / sum(counts)
+        for first, last in self.pieces(len(plan.batches), inside["piece"] if inside else 0, after):
+            with world.own_random(plan.seed, first):  # what the network drops out
+                for own, whole in plan.batches[first:last]:
+                    total += self._shared_step(half, fixed, train, plan.order[own], whole)
+        return world.sum(float(total))[0] / entries
 
     def _shared_step(self, half: Half, fixed: Fixed, train: Entries, batch: Tensor, whole: int) -> Tensor:
         rest = fixed.train.index_select(0, batch) if isinstance(fixed.train, Tensor) else fixed.train
@@ -65,12 +65,61 @@ class SharedDescent(Descent):
         return loss.detach()
 
 
+class Plan(NamedTuple):
+    """The batches of an epoch."""
+
+    order: Tensor
+    """This process's entries in the order in which they come, ``(own entries,)``."""
+    batches: list[tuple[slice, int]]
+    """Of every batch, where this process's part is in that order, and how many entries all have of it."""
+    seed: int
+    began: dict[str, Tensor]
+    """The random state it was made from."""
+
+
+def make_plan(count: int, batch_size: int, world: World, device: torch.device, inside: Inside | None = None) -> Plan:
+    """Shuffle ``count`` entries, of which every process has its share; the same order for all, where they are few.
+
+    Of very many, every process shuffles its own, so that nobody needs memory for all.
+    """
+    if count > MANY:
+        return _own_plan(count, batch_size, world, device, inside)
+    order, began = shuffled(count, device, inside)
+    mine = (order % world.size == world.rank).nonzero().squeeze(1)
+    starts = torch.arange(0, count + batch_size, batch_size, device=device)
+    edges = torch.searchsorted(mine, starts).tolist()
+    batches = [
+        (slice(edges[k], edges[k + 1]), min(batch_size, count - first))
+        for k, first in enumerate(range(0, count, batch_size))
+    ]
+    return Plan(order[mine] // world.size, batches, _seed(began), began)
+
+
+def _own_plan(count: int, batch_size: int, world: World, device: torch.device, inside: Inside | None) -> Plan:
+    began = inside["random"] if inside else random_state(device)
+    if not inside:
+        torch.rand(())  # the next epoch has another order
+    steps, shares = -(-count // batch_size), world.shares(count)
+    with world.own_random(_seed(began)):
+        order = torch.randperm(shares[world.rank], device=device)
+
+    def part(step: int, share: int) -> slice:  # as many steps for all, though some have an entry more
+        return slice(step * share // steps, (step + 1) * share // steps)
+
+    sizes = [sum(len(range(share)[part(step, share)]) for share in shares) for step in range(steps)]
+    return Plan(order, [(part(step, shares[world.rank]), sizes[step]) for step in range(steps)], _seed(began), began)
+
+
+def _seed(state: dict[str, Tensor]) -> int:
+    return int.from_bytes(hashlib.sha256(state["cpu"].numpy().tobytes()).digest()[:8], "little")
+
+
 def sum_gradients(parameters: Sequence[Tensor], world: World) -> None:
     """Sum the gradients of all processes, in place.
 
     Of a large table only the rows that somebody's entries have are sent, as long as these are fewer bytes than an
-    all-reduce of the whole table sends: ``(n-1) · most rows · (4 · width + 8)`` against ``2 (n-1)/n · 4 · numbers``, for n
-    processes. Everything else goes in one piece.
+    all-reduce of the whole table sends, for n processes ``(n-1) · most rows · (4 · width + 8)`` against
+    ``2 (n-1)/n · 4 · numbers``. Everything else goes in one piece.
     """
     gradients = [one.grad for one in parameters if one.grad is not None]
     large = [one for one in gradients if one.dim() == 2 and one.numel() > TABLE]
@@ -134,8 +183,8 @@ def keep_together(model: nn.Module, world: World) -> None:
     if float(away.max()) > APART:
         which = int(away.amax(dim=1).argmax())
         raise WorldError(
-            f"the models of processes 0 and {which} have come apart: do all of them read the same source, with the same "
-            "version of jointensor and of torch?"
+            f"the models of processes 0 and {which} have come apart: check that all of them read the same source "
+            "with the same versions of jointensor and torch"
         )
     if bool((every != every[0]).any()):
         take_first(model, world)

@@ -30,6 +30,8 @@ from jointensor.errors import JointensorError, LostError
 
 T = TypeVar("T")
 
+CPU = torch.device("cpu")
+
 LETTER = 1024
 """Bytes of a message that are sent at once; most decisions are shorter."""
 
@@ -50,7 +52,7 @@ class World:
     rank: int = 0
     """Number of this process, from 0; the first one decides, writes and prints."""
     size: int = 1
-    device: torch.device = torch.device("cpu")
+    device: torch.device = CPU
     """Where this process computes, and where what it sends lives."""
     store: Any = None
     """Small notes that all can read, a ``torch.distributed.Store``; ``None`` for a process that is alone."""
@@ -171,8 +173,16 @@ class World:
         return mine
 
     def seed(self) -> int:
-        """A number that is the same everywhere, drawn from torch's state."""
-        return int(torch.randint(2**62, (), dtype=torch.int64))
+        """A number that is the same everywhere, made of torch's state without changing it."""
+        return int.from_bytes(hashlib.sha256(torch.get_rng_state().numpy().tobytes()).digest()[:8], "little")
+
+    def same_random(self) -> None:
+        """Let all processes have torch's state of the first."""
+        if self.shared:
+            torch.set_rng_state(self.broadcast_(torch.get_rng_state().to(self.device)).cpu())
+            if self.device.type == "cuda":
+                state = torch.cuda.get_rng_state(self.device).to(self.device)
+                torch.cuda.set_rng_state(self.broadcast_(state).cpu(), self.device)
 
     @contextmanager
     def own_random(self, *key: int) -> Iterator[None]:
@@ -190,6 +200,7 @@ class World:
         """Normal numbers for something that belongs to this process's own entries."""
         if not self.shared:
             return torch.randn_like(tensor)
+        torch.rand(())  # the next seed is another one
         with self.own_random(self.seed()):
             return torch.randn_like(tensor)
 
