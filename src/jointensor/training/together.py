@@ -54,6 +54,10 @@ class SharedDescent(Descent):
                     total += self._shared_step(half, fixed, train, plan.order[own], whole)
         return world.sum(float(total))[0] / entries
 
+    def halve(self) -> bool:
+        """Where one process has too little memory the others cannot know; it says so, and all end."""
+        return False
+
     def _shared_step(self, half: Half, fixed: Fixed, train: Entries, batch: Tensor, whole: int) -> Tensor:
         rest = fixed.train.index_select(0, batch) if isinstance(fixed.train, Tensor) else fixed.train
         predicted = LINKS[self.loss.link](half(train.indices.index_select(0, batch)) + rest)

@@ -114,8 +114,7 @@ class Trainer:
         self.journal = journal or Journal()
         self.world = self.journal.world
         self.engine = share_engine(engine or pick_engine("reference", "cpu"), self.world)
-        self.entries = int(self.world.sum(len(train))[0])
-        """Training entries, whoever has them."""
+        self.sum_of_entries = int(self.world.sum(len(train))[0])
         self.journal.model = model
         self.notes: list[str] = []
         self.ridge: float | None = None
@@ -133,6 +132,11 @@ class Trainer:
         self.converged = False
         self.batch_limit = sys.maxsize
         """Most entries per step that fit into memory, as far as is known."""
+
+    @property
+    def entries(self) -> int:
+        """Training entries, whoever has them."""
+        return self.sum_of_entries if self.world.shared else len(self.train)
 
     @property
     def most(self) -> int:
