@@ -168,7 +168,7 @@ def _fill(path: Path, config: RunConfig, listener: Listener, world: World) -> di
     if config.rank == AUTO:
         from jointensor.experiments.auto_run import fill_auto  # noqa: PLC0415 - it needs the configuration from here
 
-        return fill_auto(path, config, listener, reading, parts, test, baselines, begin)
+        return fill_auto(path, config, listener, reading, parts, test, baselines, begin, world)
     fitted = _fit(config, parts, baselines["bias"], listener, begin, journals)  # type: ignore[arg-type]
     for note in fitted.notes:
         listener.on_note(note)
