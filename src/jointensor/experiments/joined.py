@@ -10,7 +10,8 @@ from typing import Any
 
 from jointensor.atomic import write_json
 from jointensor.errors import DataError, RunError
-from jointensor.experiments.folder import CHECKPOINTS, CONFIG, METRICS, new_folder, read_config
+from jointensor.experiments.folder import CHECKPOINTS, CONFIG, METRICS, new_folder, read_config, read_json
+from jointensor.training.launch import restarted
 from jointensor.training.world import World
 
 
@@ -38,10 +39,26 @@ def run_folder(out: Path, asked: dict[str, Any], world: World) -> Iterator[Path]
         yield path
 
 
+def finished_before(out: Path, asked: dict[str, Any], world: World) -> dict[str, Any] | None:
+    """Metrics of a run that was finished when its processes were started again: what failed was its end."""
+
+    def find() -> dict[str, Any] | None:
+        if not world.first or not world.shared or not restarted() or not (out / METRICS).exists():
+            return None
+        found = read_json(out / METRICS) if _same(out, asked) else None
+        return found if isinstance(found, dict) else None
+
+    return world.decide(find)
+
+
+def _same(out: Path, asked: dict[str, Any]) -> bool:
+    return bool(read_config(out) == json.loads(json.dumps(asked)))
+
+
 def _was_begun(out: Path, asked: dict[str, Any]) -> bool:
     if not (out / CONFIG).exists() or (out / METRICS).exists():
         return False
-    if read_config(out) != json.loads(json.dumps(asked)):
+    if not _same(out, asked):
         raise RunError(f"{out} exists already, and was begun with other options; give another --out, or remove it")
     (out / CHECKPOINTS).mkdir(exist_ok=True)
     return True

@@ -19,7 +19,7 @@ from jointensor.data.split import Split, split
 from jointensor.errors import ConfigError, DataError
 from jointensor.evaluation.evaluate import evaluate_entries
 from jointensor.experiments.folder import CHECKPOINTS, METRICS, read_config, read_json, write_run
-from jointensor.experiments.joined import check_same_source, run_folder, wire_record
+from jointensor.experiments.joined import check_same_source, finished_before, run_folder, wire_record
 from jointensor.experiments.judging import Entries, calibrate_on, figures_of
 from jointensor.experiments.remember import FOLDS, remember
 from jointensor.experiments.report import write_run_report
@@ -110,7 +110,11 @@ def run(config: RunConfig, out: Path, listener: Listener | None = None, world: W
         raise DataError(f"there is no file {source}")
     checksum = sha256(source)
     check_same_source(source, checksum, world)
-    with run_folder(out, {"source_sha256": checksum, **asdict(config)}, world) as path:
+    asked = {"source_sha256": checksum, **asdict(config)}
+    done = finished_before(out, asked, world)
+    if done is not None:
+        return done
+    with run_folder(out, asked, world) as path:
         return _fill(path, config, listener, world)
 
 

@@ -31,12 +31,13 @@ def join_world(device: str = "auto", environment: Mapping[str, str] = os.environ
     rank, size, local = (_number(environment, name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     place = _own_device(device, local)
     seconds = _seconds(environment)
-    address = f"{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}"
+    host = environment["MASTER_ADDR"]
+    address = f"{f'[{host}]' if ':' in host else host}:{environment['MASTER_PORT']}"
     try:
         if place.type == "cuda":
             torch.cuda.set_device(place)
         timeout = timedelta(seconds=seconds)
-        store, _, _ = next(dist.rendezvous("env://", rank, size, timeout=timeout))  # type: ignore[attr-defined]
+        store, _, _ = next(dist.rendezvous(f"tcp://{address}", rank, size, timeout=timeout))  # type: ignore[attr-defined]
         backend = "nccl" if place.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
     except (RuntimeError, ValueError) as error:
