@@ -66,11 +66,20 @@ def test_a_process_that_fails_ends_all_with_its_message(source, tmp_path):
 
 
 @pytest.mark.slow
+def test_processes_must_read_the_same_source(source, tmp_path):
+    (source.parent / "other.npz").write_bytes(source.read_bytes() + b" ")
+    done = torchrun("-m", "tests.distributed.trouble", "other", "fit", source, "--out", tmp_path / "run", *SMALL)
+    assert done.returncode != 0
+    assert done.stderr.count("error: process 1 of 2 reads another") == 1
+    assert done.stderr.count("error: ") == 1
+
+
+@pytest.mark.slow
 def test_a_failure_in_the_middle_of_training_ends_all_with_its_message(source, tmp_path):
     begin = time.monotonic()
     done = torchrun("-m", "tests.distributed.trouble", "fails", "fit", source, "--out", tmp_path / "run", *WEAK)
     assert done.returncode != 0
-    assert done.stderr.count("the network of process 1 fell over") == 1
+    assert done.stderr.count("\nArithmeticError: the network of process 1 fell over") == 1
     assert "error: one of the 2 processes" not in done.stderr
     assert time.monotonic() - begin < 60
 

@@ -1,14 +1,15 @@
 """The command line with one process in trouble.
 
 ``-m tests.distributed.trouble KIND …`` is ``-m jointensor …``, but process 1, in its first life, has a source that is
-not there (``lost``), a network that fails, sleeps or is killed in the middle of training (``fails``, ``sleeps``,
-``killed``).
+not there (``lost``) or another one (``other``), or a network that fails, sleeps or is killed in the middle of training
+(``fails``, ``sleeps``, ``killed``).
 """
 
 import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -47,4 +48,6 @@ if __name__ == "__main__":
     sys.argv.pop(1)
     if KIND == "lost":
         sys.argv[2] += ".gone"
+    if KIND == "other":
+        sys.argv[2] = str(Path(sys.argv[2]).with_name("other.npz"))
     main()

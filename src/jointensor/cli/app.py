@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -49,11 +50,13 @@ def _version(*, asked: bool) -> None:
 
 @app.callback()
 def _common(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=lambda v: _version(asked=v))
     ] = False,
 ) -> None:
-    pass
+    if context.invoked_subcommand != "fit" and os.environ.get("WORLD_SIZE", "1") != "1" and "RANK" in os.environ:
+        raise ConfigError(f"several processes can fit together, not {context.invoked_subcommand}; start it by itself")
 
 
 @app.command()

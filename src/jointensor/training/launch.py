@@ -38,8 +38,9 @@ def join_world(device: str = "auto", environment: Mapping[str, str] = os.environ
             torch.cuda.set_device(place)
         timeout = timedelta(seconds=seconds)
         store, _, _ = next(dist.rendezvous(f"tcp://{address}", rank, size, timeout=timeout))  # type: ignore[attr-defined]
-        backend = "nccl" if place.type == "cuda" else "gloo"
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+        gpu = place if place.type == "cuda" else None
+        backend = "gloo" if gpu is None else "nccl"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout, device_id=gpu)
     except (RuntimeError, ValueError) as error:
         raise WorldError(
             f"process {rank} of {size} could not join the others at {address} within {seconds:g} s "
