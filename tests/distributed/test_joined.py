@@ -14,9 +14,10 @@ from jointensor.experiments.folder import CONFIG, METRICS
 from jointensor.experiments.joined import finished_before, run_folder
 from jointensor.models.joint import JointModel
 from jointensor.training.checkpoints import Checkpoints
-from jointensor.training.fit import fit, own_share
+from jointensor.training.fit import fit
 from jointensor.training.journal import Journal, Journals
 from jointensor.training.recipe import make_recipe
+from jointensor.training.together import own_share
 from jointensor.training.world import ALONE, CPU, World
 
 RECIPES = {
@@ -98,12 +99,13 @@ def test_a_checkpoint_is_resumed_the_way_it_was_written(joined, parts, tmp_path)
 def test_every_process_needs_an_entry(parts):
     few = parts.train.take([0, 1])
     with pytest.raises(ConfigError, match="2 training entries are fewer than the 3 processes"):
-        own_share(few, World(0, 3, CPU, dist.HashStore()), RECIPES["paper"])
+        own_share(few, World(0, 3, CPU, dist.HashStore()), ordered=False)
 
 
 def test_shares_hold_every_entry_once(parts):
-    for recipe in ("paper", "default"):
-        shares = [own_share(parts.train, World(rank, 3, CPU, dist.HashStore()), RECIPES[recipe]) for rank in range(3)]
+    for ordered in (False, True):
+        worlds = [World(rank, 3, CPU, dist.HashStore()) for rank in range(3)]
+        shares = [own_share(parts.train, world, ordered=ordered) for world in worlds]
         cells = [tuple(cell) for share in shares for cell in share.indices.tolist()]
         assert sorted(cells) == sorted(map(tuple, parts.train.indices.tolist()))
 

@@ -29,6 +29,7 @@ from jointensor.training.phases import train
 from jointensor.training.predictor import Predictor
 from jointensor.training.recipe import Recipe, make_recipe
 from jointensor.training.state import Entries
+from jointensor.training.together import own_share, see_all
 from jointensor.training.trainer import (
     CONSTANT,
     EVALUATION_BATCH,
@@ -203,7 +204,7 @@ def fit(  # noqa: PLR0913 - everything that decides a fit
     short = recipe.precision == "short"
     kernels.equip(model, short=short)
     train_entries, valid_entries = (
-        Entries.of(part, place) for part in (own_share(split.train, world, recipe), split.valid)
+        Entries.of(part, place) for part in (own_share(split.train, world, ordered=recipe.solves), split.valid)
     )
     if recipe.solves and not world.shared:
         train_entries = train_entries.by_last_mode()
@@ -268,22 +269,6 @@ def fit(  # noqa: PLR0913 - everything that decides a fit
         collapsed=list(best.collapsed),
         notes=notes,
     )
-
-
-def own_share(train: SparseTensor, world: World, recipe: Recipe) -> SparseTensor:
-    """The training entries that this process keeps: every so many-th of the order that one process would have."""
-    if not world.shared:
-        return train
-    if len(train) < world.size:
-        raise ConfigError(f"{len(train)} training entries are fewer than the {world.size} processes; start fewer")
-    order = np.argsort(train.indices[:, -1], kind="stable") if recipe.solves else np.arange(len(train))
-    return train.take(order[world.share(len(train))])
-
-
-def see_all(model: JointModel, train: SparseTensor, world: World) -> None:
-    """Let blocks whose size depends on the training entries look at those of all processes."""
-    if model.multilinear is not None and world.shared:
-        model.multilinear.cpu().see(torch.as_tensor(np.array(train.indices), dtype=torch.int64))
 
 
 def _better(predictor: Predictor, valid: SparseTensor, notes: list[str], world: World) -> Predictor:

@@ -1,4 +1,4 @@
-"""Descent by several processes: each takes the gradient of its part of a batch, and all make the same step."""
+"""Training by several processes: entries are shared, each takes the gradient of its part of a batch, all step alike."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from jointensor.errors import WorldError
-from jointensor.models.joint import LINKS
+from jointensor.data.sparse import SparseTensor
+from jointensor.errors import ConfigError, WorldError
+from jointensor.models.joint import LINKS, JointModel
 from jointensor.training.journal import random_state
 from jointensor.training.solvers import PIECES, Descent, Inside, shuffled
 from jointensor.training.state import Entries, Fixed, Half
@@ -163,6 +165,25 @@ def _sum_whole(gradients: list[Tensor], world: World) -> None:
     whole = world.sum_(torch.cat([one.flatten() for one in gradients]))
     for one, summed in zip(gradients, torch.split(whole, [one.numel() for one in gradients]), strict=True):
         one.copy_(summed.view_as(one))
+
+
+def own_share(train: SparseTensor, world: World, *, ordered: bool) -> SparseTensor:
+    """The training entries that this process keeps: every so many-th of the order that one process would have.
+
+    ``ordered``: that is the order of the last mode's labels, as exact sweeps want it.
+    """
+    if not world.shared:
+        return train
+    if len(train) < world.size:
+        raise ConfigError(f"{len(train)} training entries are fewer than the {world.size} processes; start fewer")
+    order = np.argsort(train.indices[:, -1], kind="stable") if ordered else np.arange(len(train))
+    return train.take(order[world.share(len(train))])
+
+
+def see_all(model: JointModel, train: SparseTensor, world: World) -> None:
+    """Let blocks whose size depends on the training entries look at those of all processes."""
+    if model.multilinear is not None and world.shared:
+        model.multilinear.cpu().see(torch.as_tensor(np.array(train.indices), dtype=torch.int64))
 
 
 @torch.no_grad()
