@@ -23,3 +23,11 @@ class MissingPackageError(JointensorError, ImportError):
 
 class MemoryFullError(JointensorError, MemoryError):
     """A device has too little memory, and smaller steps did not help."""
+
+
+class WorldError(JointensorError):
+    """Processes of one job that cannot find each other, have come apart, or do not answer."""
+
+
+class LostError(WorldError):
+    """Another process has ended or does not answer; it may have said why."""

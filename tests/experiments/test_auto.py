@@ -508,7 +508,7 @@ def test_neighbours_are_all_entries_where_few_were_left_out(offer, monkeypatch):
         search = auto.Search(learnt, budget=LONG, device="cpu")
         trial = auto.Trial(BIAS)
         for fold in range(folds):
-            search._fit(trial, fold)
+            search._fit_all([(trial, fold)])
         return search._finish()
 
     one, all_of_them = after(1), after(FOLDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -49,11 +50,13 @@ def _version(*, asked: bool) -> None:
 
 @app.callback()
 def _common(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=lambda v: _version(asked=v))
     ] = False,
 ) -> None:
-    pass
+    if context.invoked_subcommand != "fit" and os.environ.get("WORLD_SIZE", "1") != "1" and "RANK" in os.environ:
+        raise ConfigError(f"several processes can fit together, not {context.invoked_subcommand}; start it by itself")
 
 
 @app.command()
@@ -108,33 +111,35 @@ def fit(
 ) -> None:
     """Fit a model to observed entries and write a run folder."""
     from jointensor.cli.interrupt import interruptible
+    from jointensor.cli.joined import joined
     from jointensor.cli.options import fit_config
     from jointensor.cli.screen import Screen
     from jointensor.experiments.folder import read_config
     from jointensor.experiments.run import AUTO, run
     from jointensor.experiments.run import resume as resume_run
 
-    screen = Screen(quiet=quiet, json=json)
-    if resume is not None:
-        if source is not None or out is not None:
-            raise ConfigError("--resume takes a run folder and nothing else: jointensor fit --resume RUN")
-        search = read_config(resume).get("rank") == AUTO
-        with screen.listening() as listener, interruptible(listener, search=search) as heard:
-            metrics = resume_run(resume, heard)
-        screen.metrics(metrics, resume)
-        return
-    if source is None or out is None:
-        raise ConfigError("fit needs a source and a run folder: jointensor fit SOURCE --out RUN")
-    config = fit_config(
-        source, modes=modes, mode=mode, value=value, duplicates=duplicates, order=order, rank=rank, linear=linear,
-        nonlinear=nonlinear, recipe=recipe, changes=set_, loss=loss, split=split, split_seed=split_seed, test=test,
-        test_file=test_file, valid=valid, seed=seed, refit=refit, engine=engine, device=device, budget=budget,
-        memory=memory, stream=stream, no_restart=no_restart, separator=separator, no_header=no_header,
-        columns=columns, checkpoint_every=checkpoint_every,
-    )  # fmt: skip
-    with screen.listening() as listener, interruptible(listener, search=config.rank == AUTO) as heard:
-        metrics = run(config, out, heard)
-    screen.metrics(metrics, out)
+    with joined(device) as world:
+        screen = Screen(quiet=quiet or not world.first, json=json)
+        if resume is not None:
+            if source is not None or out is not None:
+                raise ConfigError("--resume takes a run folder and nothing else: jointensor fit --resume RUN")
+            search = world.first and read_config(resume).get("rank") == AUTO
+            with screen.listening() as listener, interruptible(listener, search=search) as heard:
+                metrics = resume_run(resume, heard, world)
+        else:
+            if source is None or out is None:
+                raise ConfigError("fit needs a source and a run folder: jointensor fit SOURCE --out RUN")
+            config = fit_config(
+                source, modes=modes, mode=mode, value=value, duplicates=duplicates, order=order, rank=rank,
+                linear=linear, nonlinear=nonlinear, recipe=recipe, changes=set_, loss=loss, split=split,
+                split_seed=split_seed, test=test, test_file=test_file, valid=valid, seed=seed, refit=refit,
+                engine=engine, device=device, budget=budget, memory=memory, stream=stream, no_restart=no_restart,
+                separator=separator, no_header=no_header, columns=columns, checkpoint_every=checkpoint_every,
+            )  # fmt: skip
+            with screen.listening() as listener, interruptible(listener, search=config.rank == AUTO) as heard:
+                metrics = run(config, out, heard, world)
+        if world.first:
+            screen.metrics(metrics, resume or out or Path())
 
 
 @app.command()

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ from jointensor.baselines import fit_bias
 from jointensor.data.sparse import SparseTensor
 from jointensor.errors import ConfigError
 from jointensor.experiments.candidates import Candidate, Fitted, candidates_for, fit_candidate, refit_candidate
+from jointensor.experiments.dealing import Result, deal
 from jointensor.experiments.folds import FOLDS, held_out, make_folds
 from jointensor.experiments.mixing import greedy, mixed_error
 from jointensor.training.calibration import LeftOut, calibrate
@@ -32,6 +34,9 @@ from jointensor.training.ensemble import Ensemble, Member
 from jointensor.training.memory import Remembered, fit_memory
 from jointensor.training.predictor import Predictor
 from jointensor.training.weights import load_predictor, save_predictor
+from jointensor.training.world import ALONE, World
+
+T = TypeVar("T")
 
 SCREENING = 0.6
 """Share of the budget that the core may be screened in."""
@@ -100,7 +105,9 @@ class Search:
         groups: tuple[int, ...] = (),
         store: Path | None = None,
         on_note: Callable[[str], None] = lambda _: None,
+        world: World = ALONE,
     ) -> None:
+        self.world = world
         if len(tensor) < 2 * FOLDS:
             raise ConfigError(f"--rank auto needs at least {2 * FOLDS} entries to learn from, there are {len(tensor)}")
         away = held_out(tensor, groups, seed)
@@ -115,7 +122,11 @@ class Search:
         self.interrupted = False
 
     def left(self, share: float = 1.0) -> float:
-        """Seconds until a share of the budget is used up."""
+        """Seconds until a share of the budget is used up, by the clock of the first process."""
+        return self.world.decide(lambda: self.left_here(share))
+
+    def left_here(self, share: float = 1.0) -> float:
+        """The same by the clock of this process, for a fit that is its own."""
         return share * self.budget - (time.monotonic() - self.begin)
 
     def run(self) -> Auto:
@@ -127,55 +138,66 @@ class Search:
             self._screen_networks()
             self._cross_fit()
         except KeyboardInterrupt:
+            if self.world.shared:  # nobody knows how far the others are
+                raise
             self.interrupted = True
             self.on_note("interrupted: going on with what there is")
         if not any(trial.predicted for trial in self.trials.values()):
             self.trials.pop("bias", None)  # begun, perhaps, and interrupted
-            self._fit(Trial(Candidate("bias", "bias", 0)), 0)
+            self._fit_all([(Trial(Candidate("bias", "bias", 0)), 0)])
         return self._finish()
 
     def _screen_core(self) -> None:
-        for candidate in [one for one in self.offered if one.core]:
-            most = min(self.left(SCREENING), candidate.share * self.budget)
-            if self.trials and most < self._expected(candidate):
-                self._skip(candidate)
-            else:
-                self._try(candidate)
+        for some in self._in_turns([one for one in self.offered if one.core]):
+            chosen: list[Trial] = []
+            for candidate in some:
+                most = min(self.left(SCREENING), candidate.share * self.budget)
+                if (self.trials or chosen) and most < self._expected(candidate):
+                    self._skip(candidate)
+                else:
+                    chosen.append(Trial(candidate))
+            self._try(chosen)
+
+    def _in_turns(self, things: Sequence[T]) -> Iterator[Sequence[T]]:
+        """As many at a time as there are processes."""
+        for first in range(0, len(things), self.world.size):
+            yield things[first : first + self.world.size]
 
     def _screen_drawn(self) -> None:
         """Richer multilinear parts."""
-        for candidate in [one for one in self.offered if not one.core and one.kind == "drawn"]:
-            if candidate.after in (None, self._best_of("drawn")):
-                self._try_if_worth(candidate)
+        for some in self._in_turns([one for one in self.offered if not one.core and one.kind == "drawn"]):
+            self._try_if_worth([Trial(one) for one in some if one.after in (None, self._best_of("drawn"))])
 
     def _screen_networks(self) -> None:
         """Other sizes of networks, as far as there is time."""
         more = [one for one in self.offered if not one.core]
-        for candidate in [one for one in more if one.kind == "joint" and one.after is not None]:
-            if candidate.after == self._best_of("joint"):
-                self._try_if_worth(candidate)
+        for some in self._in_turns([one for one in more if one.kind == "joint" and one.after is not None]):
+            self._try_if_worth([Trial(one) for one in some if one.after == self._best_of("joint")])
         networks = [Trial(one) for one in more if one.kind == "joint" and one.after is None]
-        for trial in networks:  # successive halving: a few epochs each, then the better half in full
-            if self._affords(trial.candidate):
-                self._short(trial)
+        for few in self._in_turns(networks):  # successive halving: a few epochs each, then the better half in full
+            self._short([trial for trial in few if self._affords(trial.candidate)])
         tried = sorted((one for one in networks if one.short is not None), key=lambda one: one.short or math.inf)
-        for trial in tried[: (len(tried) + 1) // 2]:
-            self._try_if_worth(trial.candidate, trial)
+        for few in self._in_turns(tried[: (len(tried) + 1) // 2]):
+            self._try_if_worth(few)
 
     def _best_of(self, kind: str) -> str | None:
         mine = [one for one in self.trials.values() if one.candidate.kind == kind and 0 in one.predicted]
         return min(mine, key=lambda one: self._mse(one, [0])).candidate.name if mine else None
 
-    def _try_if_worth(self, candidate: Candidate, trial: Trial | None = None) -> None:
-        """Where there is time, and its kind is not out of the race."""
-        best = min((self._mse(one, [0]) for one in self._done([0]).values()), default=math.inf)
-        same = [self._mse(one, [0]) for one in self._done([0]).values() if one.candidate.kind == candidate.kind]
-        if same and min(same) > HOPELESS * best:
-            return
-        if self._affords(candidate):
-            self._try(candidate, trial)
-        else:
-            self._skip(candidate)
+    def _try_if_worth(self, trials: Sequence[Trial]) -> None:
+        """Where there is time, and their kind is not out of the race."""
+        chosen = []
+        for trial in trials:
+            best = min((self._mse(one, [0]) for one in self._done([0]).values()), default=math.inf)
+            kind = trial.candidate.kind
+            same = [self._mse(one, [0]) for one in self._done([0]).values() if one.candidate.kind == kind]
+            if same and min(same) > HOPELESS * best:
+                continue
+            if self._affords(trial.candidate):
+                chosen.append(trial)
+            else:
+                self._skip(trial.candidate)
+        self._try(chosen)
 
     def _affords(self, candidate: Candidate) -> bool:
         """Whether there is time to fit a candidate to all folds."""
@@ -186,11 +208,12 @@ class Search:
         why = f"it may take {expected:.0f} s" if expected > 0.5 else "there is no time left"
         self.on_note(f"{candidate.name}: not tried, {why}")
 
-    def _try(self, candidate: Candidate, trial: Trial | None = None) -> None:
-        trial = trial or Trial(candidate)
-        self._fit(trial, 0)
-        if 0 in trial.predicted:
-            self.on_note(f"{candidate.name}: RMSE {math.sqrt(self._mse(trial, [0])):.4g}, {trial.seconds:.1f} s")
+    def _try(self, trials: Sequence[Trial]) -> None:
+        self._fit_all([(trial, 0) for trial in trials])
+        for trial in trials:
+            if 0 in trial.predicted:
+                error = math.sqrt(self._mse(trial, [0]))
+                self.on_note(f"{trial.candidate.name}: RMSE {error:.4g}, {trial.seconds:.1f} s")
 
     def _expected(self, candidate: Candidate) -> float:
         """Seconds that a fit may take, by what others of its kind took for each of their components."""
@@ -201,43 +224,63 @@ class Search:
         ]
         return candidate.effort * max(same) if same else candidate.guess
 
-    def _short(self, trial: Trial) -> None:
+    def _short(self, trials: Sequence[Trial]) -> None:
+        jobs = [partial(self._trained_shortly, trial.candidate) for trial in trials]
+        for trial, found in zip(trials, deal(self.world, jobs), strict=True):
+            trial.short, trial.failure = found.short, found.failure or trial.failure
+            if found.short is not None:
+                self.on_note(f"{trial.candidate.name}, shortly: RMSE {trial.short:.4g}, {found.seconds:.1f} s")
+
+    def _trained_shortly(self, candidate: Candidate) -> Result:
         train, valid = self._parts(0)
         begin = time.monotonic()
         try:
             found = fit_candidate(
-                trial.candidate, train, valid, budget=max(self.left(1 - RESERVE), 1.0), short=True, **self.how
+                candidate, train, valid, budget=max(self.left_here(1 - RESERVE), 1.0), short=True, **self.how
             )
         except (ArithmeticError, RuntimeError) as error:
-            trial.failure = str(error)
-            return
-        trial.short = float(np.sqrt(np.mean((self._clip(found.part.predict(valid.indices)) - valid.values) ** 2)))
-        self.on_note(f"{trial.candidate.name}, shortly: RMSE {trial.short:.4g}, {time.monotonic() - begin:.1f} s")
+            return Result(failure=str(error))
+        rmse = float(np.sqrt(np.mean((self._clip(found.part.predict(valid.indices)) - valid.values) ** 2)))
+        return Result(seconds=time.monotonic() - begin, short=rmse)
 
-    def _fit(self, trial: Trial, fold: int) -> None:
-        """One fit, from the store where it is there already."""
-        self.trials.setdefault(trial.candidate.name, trial)
-        train, valid = self._parts(fold)
-        path = None if self.store is None else self.store / f"{trial.candidate.slug}.{fold}.safetensors"
-        if path is not None and path.exists():
-            trial.fits[fold] = Fitted(load_predictor(path), 0.0)
-        else:
-            try:
-                most = min(self.left(1 - RESERVE), trial.candidate.share * self.budget)
-                trial.fits[fold] = fit_candidate(trial.candidate, train, valid, budget=max(most, 1.0), **self.how)
-            except (ArithmeticError, RuntimeError) as error:
-                trial.failure = str(error).splitlines()[0]
+    def _fit_all(self, jobs: Sequence[tuple[Trial, int]]) -> None:
+        """Fits of candidates to folds; dealt to the processes, from the store where they are there already."""
+        for trial, _ in jobs:
+            self.trials.setdefault(trial.candidate.name, trial)
+        tasks = [partial(self._fitted, trial.candidate, fold) for trial, fold in jobs]
+        paths = [self._place(trial.candidate, fold) for trial, fold in jobs]
+        stored = self.world.decide(lambda: [path is not None and path.exists() for path in paths])
+        for (trial, fold), path, found in zip(jobs, paths, deal(self.world, tasks, stored), strict=True):
+            if found.part is None or found.predicted is None:
+                trial.failure = found.failure
                 self.on_note(f"{trial.candidate.name}: failed, {trial.failure}")
-                return
-            if path is not None:
+                continue
+            trial.fits[fold], trial.predicted[fold] = Fitted(found.part, found.seconds), found.predicted
+            if path is not None and not path.exists():
                 path.parent.mkdir(parents=True, exist_ok=True)
-                save_predictor(trial.fits[fold].part, path)
-        trial.predicted[fold] = self._clip(trial.fits[fold].part.predict(valid.indices))
+                save_predictor(found.part, path)
+
+    def _place(self, candidate: Candidate, fold: int) -> Path | None:
+        return None if self.store is None else self.store / f"{candidate.slug}.{fold}.safetensors"
+
+    def _fitted(self, candidate: Candidate, fold: int) -> Result:
+        train, valid = self._parts(fold)
+        path = self._place(candidate, fold)
+        try:
+            if path is not None and path.exists():
+                found = Fitted(load_predictor(path), 0.0)
+            else:
+                most = min(self.left_here(1 - RESERVE), candidate.share * self.budget)
+                found = fit_candidate(candidate, train, valid, budget=max(most, 1.0), **self.how)
+        except (ArithmeticError, RuntimeError) as error:
+            return Result(failure=str(error).splitlines()[0])
+        return Result(found.part, found.seconds, self._clip(found.part.predict(valid.indices)))
 
     def _cross_fit(self) -> None:
         """The members that are good together, on all folds, the most important first; refits where they pay."""
         members, folds = self._affordable()
         members += [one for one in self._cheap() if one not in members]
+        jobs: list[tuple[Trial, int]] = []
         for fold in range(1, folds):
             waiting = [one for one in members if fold not in one.predicted]
             again = sum(one.seconds for one in members if one.candidate.refits)
@@ -245,9 +288,12 @@ class Search:
                 continue
             if self.left(1 - RESERVE) < again + sum(one.seconds for one in waiting):
                 break
-            for trial in waiting:
-                self._fit(trial, fold)
+            jobs += [(trial, fold) for trial in waiting]
+            if len(jobs) >= self.world.size:
+                self._fit_all(jobs)
+                jobs = []
             self.on_note(f"fold {fold + 1} of {FOLDS}: {', '.join(one.candidate.name for one in waiting)}")
+        self._fit_all(jobs)
 
     def _cheap(self) -> list[Trial]:
         """What costs little and is not far off: one fold may not show what it is good for."""
@@ -347,10 +393,13 @@ class Search:
         """What answers: every structure fitted to all these entries; else what answered before, or the folds' fits."""
         parts = {name: tuple(one.part for one in self.trials[name].fits.values()) for name in weights}
         parts |= {member.name: member.parts for member in before}
-        return tuple(
-            Member(name, weight, self._refitted(self.trials[name], tensor) or parts[name])
-            for name, weight in weights.items()
-        )
+        jobs = [partial(self._refitted, self.trials[name], tensor) for name in weights]
+        members = []
+        for (name, weight), found in zip(weights.items(), deal(self.world, jobs), strict=True):
+            if found.failure is not None:
+                self.on_note(f"{name}: the fit to all entries failed ({found.failure}); those of the folds answer")
+            members.append(Member(name, weight, parts[name] if found.part is None else (found.part,)))
+        return tuple(members)
 
     def _remember(
         self, bare: Ensemble, where: NDArray[np.integer], left: NDArray[np.floating], *, tables: bool
@@ -390,16 +439,16 @@ class Search:
         said = predictor.predict(self.fresh.indices)
         return LeftOut(self.fresh.indices, said, self.fresh.values - said, predictor.unseen(self.fresh.indices))
 
-    def _refitted(self, trial: Trial, tensor: SparseTensor) -> tuple[Any, ...]:
+    def _refitted(self, trial: Trial, tensor: SparseTensor) -> Result:
         """One fit to all entries; nothing where it is the folds' fits that answer, or there is no time."""
-        if not trial.candidate.refits or self.interrupted or self.left() <= 1.3 * trial.seconds:
-            return ()
+        if not trial.candidate.refits or self.interrupted or self.left_here() <= 1.3 * trial.seconds:
+            return Result()
         try:
             fits = list(trial.fits.values())
-            return (refit_candidate(trial.candidate, fits, tensor, budget=max(self.left(), 1.0), **self.how).part,)
+            found = refit_candidate(trial.candidate, fits, tensor, budget=max(self.left_here(), 1.0), **self.how)
         except (ArithmeticError, RuntimeError) as error:
-            self.on_note(f"{trial.candidate.name}: the fit to all entries failed ({error}); those of the folds answer")
-            return ()
+            return Result(failure=str(error))
+        return Result(found.part, found.seconds)
 
     def _cold(self, entries: SparseTensor, folds: NDArray[np.integer]) -> NDArray[np.bool_]:
         """Which entries have a label that no entry of another fold has."""

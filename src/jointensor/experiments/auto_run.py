@@ -17,11 +17,13 @@ from jointensor.data.sparse import SparseTensor, join
 from jointensor.data.split import Split
 from jointensor.experiments.auto import Auto, run_auto
 from jointensor.experiments.folder import METRICS, write_run
+from jointensor.experiments.joined import wire_record
 from jointensor.experiments.judging import Entries, figures_of
 from jointensor.experiments.report import write_run_report
 from jointensor.kernels import pick_engine
 from jointensor.metrics import measure
 from jointensor.training.fit import pick_device
+from jointensor.training.world import ALONE, World
 
 if TYPE_CHECKING:
     from jointensor.experiments.run import Listener, RunConfig
@@ -39,8 +41,12 @@ def fill_auto(
     test: Entries,
     baselines: dict[str, Baseline],
     begin: float,
+    world: World = ALONE,
 ) -> dict[str, Any]:
-    """``--rank auto``: learn from training and validation entries alike, in folds; then judge and write."""
+    """``--rank auto``: learn from training and validation entries alike, in folds; then judge and write.
+
+    Several processes have all entries each, and fit candidates side by side; the first one plans.
+    """
     learnt = join(parts.train, parts.valid)
     kind, _, names = config.split.partition(":")
     groups = tuple(learnt.mode(name.strip()) for name in names.split(",")) if kind == "group" else ()
@@ -49,12 +55,16 @@ def fill_auto(
         learnt,
         seed=config.seed,
         budget=max(budget - (time.monotonic() - begin), 1.0),
-        device=config.device,
+        device=str(world.device) if world.shared else config.device,
         engine=config.engine,
         groups=groups,
-        store=path / "checkpoints" / "auto",
+        store=path / "checkpoints" / "auto" if world.first else None,
         on_note=listener.on_note,
+        world=world,
     )
+    world.leave()  # what follows is for the first alone
+    if not world.first:
+        return {}
     known = np.isfinite(found.predicted)
     left_out = measure(found.predicted[known], learnt.values[known]).to_dict()
     checksums = write_run(path, found.predictor, learnt.modes, reading.spec, [])
@@ -65,8 +75,9 @@ def fill_auto(
         | {"valid": left_out | {"warm": left_out, "cold": nothing}}
         | {"returned": {"model": "auto", "refit": True}}
         | {"auto": {"trials": found.trials, "simplest": found.simplest, "reason": found.reason, **found.figures}}
-        | _auto_circumstances(config, found, learnt, len(reading.tensor), begin)
-        | {"notes": [*reading.notes, found.reason], "files": checksums}
+        | _auto_circumstances(config, found, learnt, len(reading.tensor), begin, world)
+        | wire_record(world, sum(row["folds"] for row in found.trials))
+        | {"notes": [*reading.notes, *_dealt(world), found.reason], "files": checksums}
     )
     judged = found.predictor, test
     try:
@@ -76,8 +87,12 @@ def fill_auto(
     return metrics
 
 
+def _dealt(world: World) -> list[str]:
+    return [f"whole fits were dealt to {world.size} processes; each has all entries"] if world.shared else []
+
+
 def _auto_circumstances(
-    config: RunConfig, found: Auto, learnt: SparseTensor, entries: int, begin: float
+    config: RunConfig, found: Auto, learnt: SparseTensor, entries: int, begin: float, world: World
 ) -> dict[str, Any]:
     return {
         "outcome": found.outcome,
@@ -92,8 +107,8 @@ def _auto_circumstances(
         "engine": pick_engine(config.engine, pick_device(config.device).type).name,
         "linear": found.chosen,
         "device": pick_device(config.device).type,
-        "world_size": 1,
-        "entries_per_rank": [len(learnt)],
+        "world_size": world.size,
+        "entries_per_rank": [len(learnt)] * world.size,
         "seed": config.seed,
         "split": config.split_record(),
         "shape": list(learnt.shape),

@@ -26,7 +26,7 @@ from torch import nn
 from jointensor._version import __version__
 from jointensor.atomic import sha256, write_json, write_text, write_whole
 from jointensor.data.modes import Mode
-from jointensor.errors import JointensorError, RunError
+from jointensor.errors import JointensorError, RunError, WorldError
 from jointensor.training.ensemble import Ensemble
 from jointensor.training.history import Epoch
 from jointensor.training.predictor import Predictor
@@ -72,6 +72,8 @@ def new_folder(path: Path) -> Iterator[Path]:
 def _removed_on_failure(path: Path) -> Iterator[None]:
     try:
         yield
+    except WorldError:  # nobody's fault here: processes that are started again go on
+        raise
     except JointensorError:
         # with metrics only the report failed; with checkpoints a resumed run can go on from there
         if not (path / METRICS).exists() and not any((path / CHECKPOINTS).rglob("*.*")):

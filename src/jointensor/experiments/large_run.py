@@ -33,6 +33,7 @@ from jointensor.kernels.terms import loops_of
 from jointensor.metrics import Metrics
 from jointensor.models.joint import JointModel
 from jointensor.models.multilinear import by_position
+from jointensor.training.checkpoints import Checkpoints
 from jointensor.training.fit import Fit
 from jointensor.training.journal import Journals
 from jointensor.training.predictor import Predictor
@@ -74,12 +75,14 @@ def must_stream(config: RunConfig) -> bool:
     return config.stream or not fits_in_memory(*count_entries(Path(config.source), config.table), config.memory)
 
 
-def fill_large(path: Path, config: RunConfig, listener: Listener, begin: float, journals: Journals) -> dict[str, Any]:
+def fill_large(
+    path: Path, config: RunConfig, listener: Listener, begin: float, journals: Journals, checkpoints: Checkpoints
+) -> dict[str, Any]:
     """Fit from disk and write the run folder."""
     with _tidy(path / CHECKPOINTS):
         metrics = _fill(path, config, listener, begin, journals)
     if not journals.stopped:
-        journals.checkpoints.clear()
+        checkpoints.clear()
         shutil.rmtree(path / CHECKPOINTS / SHARDS, ignore_errors=True)
     return metrics
 

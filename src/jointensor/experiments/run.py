@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jointensor.atomic import sha256, write_json
-from jointensor.baselines import Tables, fit_baselines
+from jointensor.baselines import Baseline, Tables, fit_baselines, fit_bias
 from jointensor.data.entries import read_entries
 from jointensor.data.files import read_tensor
 from jointensor.data.reading import Reading
@@ -18,7 +18,8 @@ from jointensor.data.sparse import SparseTensor
 from jointensor.data.split import Split, split
 from jointensor.errors import ConfigError, DataError
 from jointensor.evaluation.evaluate import evaluate_entries
-from jointensor.experiments.folder import CHECKPOINTS, CONFIG, METRICS, new_folder, read_config, read_json, write_run
+from jointensor.experiments.folder import CHECKPOINTS, METRICS, read_config, read_json, write_run
+from jointensor.experiments.joined import check_same_source, finished_before, run_folder, wire_record
 from jointensor.experiments.judging import Entries, calibrate_on, figures_of
 from jointensor.experiments.remember import FOLDS, remember
 from jointensor.experiments.report import write_run_report
@@ -32,6 +33,7 @@ from jointensor.training.history import OnEpoch
 from jointensor.training.journal import Journals
 from jointensor.training.predictor import Predictor
 from jointensor.training.recipe import Recipe, make_recipe
+from jointensor.training.world import ALONE, World
 
 AUTO = "auto"
 """The rank that is chosen by validation, with everything else."""
@@ -101,8 +103,10 @@ class Listener:
     """Whether somebody asked to stop: training ends then, and what there is is written."""
 
 
-def run(config: RunConfig, out: Path, listener: Listener | None = None) -> dict[str, Any]:
+def run(config: RunConfig, out: Path, listener: Listener | None = None, world: World = ALONE) -> dict[str, Any]:
     """Fit as ``config`` says and write the run folder; returns what ``metrics.json`` holds.
+
+    Of several processes only the first one writes; the others train with it and return nothing.
 
     Raises
     ------
@@ -114,26 +118,37 @@ def run(config: RunConfig, out: Path, listener: Listener | None = None) -> dict[
     if not source.is_file():
         raise DataError(f"there is no file {source}")
     checksum = sha256(source)
-    with new_folder(out) as path:
-        write_json(path / CONFIG, {"source_sha256": checksum, **asdict(config)})
-        return _fill(path, config, listener)
+    check_same_source(source, checksum, world)
+    asked = {"source_sha256": checksum, **asdict(config)}
+    done = finished_before(out, asked, world)
+    if done is not None:
+        return done
+    with run_folder(out, asked, world) as path:
+        return _fill(path, config, listener, world)
 
 
-def resume(path: Path, listener: Listener | None = None) -> dict[str, Any]:
+def resume(path: Path, listener: Listener | None = None, world: World = ALONE) -> dict[str, Any]:
     """Finish a run that was interrupted, from its last checkpoint, or from its beginning where there is none.
 
     A run that somebody stopped with Ctrl-C is finished with what there was; it can be resumed all the same.
     """
-    stored = read_config(path)
-    if (path / METRICS).exists() and not _read_metrics(path).get("interrupted"):
-        raise ConfigError(f"{path} is finished already; there is nothing to resume")
+    stored = world.decide(lambda: _unfinished(path) if world.first else {})
     expected = stored.pop("source_sha256", None)
     config = RunConfig.from_dict(stored)
     source = Path(config.source)
     if not source.is_file() or sha256(source) != expected:
         raise DataError(f"{source} is gone or has changed since the run began; start a new run")
-    (path / METRICS).unlink(missing_ok=True)
-    return _fill(path, config, listener or Listener())
+    if world.first:
+        (path / METRICS).unlink(missing_ok=True)
+    return _fill(path, config, listener or Listener(), world)
+
+
+def _unfinished(path: Path) -> dict[str, Any]:
+    """What an unfinished run was asked for."""
+    stored = read_config(path)
+    if (path / METRICS).exists() and not _read_metrics(path).get("interrupted"):
+        raise ConfigError(f"{path} is finished already; there is nothing to resume")
+    return stored
 
 
 def _read_metrics(path: Path) -> dict[str, Any]:
@@ -141,16 +156,14 @@ def _read_metrics(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _fill(path: Path, config: RunConfig, listener: Listener) -> dict[str, Any]:
-    checkpoints = Checkpoints(path / CHECKPOINTS, config.checkpoint_every)
-    journals = Journals(checkpoints, listener.stopping, listener.on_note)
-    begin = time.monotonic() - checkpoints.elapsed
-    if config.memory is not None:
-        from jointensor.experiments.large_run import fill_large, must_stream  # noqa: PLC0415 - it needs the configuration
+def _fill(path: Path, config: RunConfig, listener: Listener, world: World) -> dict[str, Any]:
+    checkpoints = Checkpoints(path / CHECKPOINTS, config.checkpoint_every) if world.first else None
+    journals = Journals(checkpoints, listener.stopping, listener.on_note, world)
+    begin = time.monotonic() - world.decide(lambda: checkpoints.elapsed if checkpoints else 0.0)
+    if config.memory is not None and checkpoints is not None and _stay_on_disk(config, listener, world):
+        from jointensor.experiments.large_run import fill_large  # noqa: PLC0415 - it needs the configuration
 
-        if must_stream(config):
-            return fill_large(path, config, listener, begin, journals)
-        listener.on_note("entries are held in memory: --memory is enough for that")
+        return fill_large(path, config, listener, begin, journals, checkpoints)
     reading = read_source(config.source, config.table, config.orders)
     for note in reading.notes:
         listener.on_note(note)
@@ -167,18 +180,22 @@ def _fill(path: Path, config: RunConfig, listener: Listener) -> dict[str, Any]:
     listener.on_note(
         f"{len(parts.train):,} entries to train on, {len(parts.valid):,} to validate, {len(test[1]):,} to test"
     )
-    baselines = fit_baselines(parts)
+    baselines = _baselines(parts, world)
+    world.meet()
     if config.rank == AUTO:
         from jointensor.experiments.auto_run import fill_auto  # noqa: PLC0415 - it needs the configuration from here
 
-        return fill_auto(path, config, listener, reading, parts, test, baselines, begin)
+        return fill_auto(path, config, listener, reading, parts, test, baselines, begin, world)
     fitted = _fit(config, parts, baselines["bias"], listener, begin, journals)  # type: ignore[arg-type]
     for note in fitted.notes:
         listener.on_note(note)
     judged, notes = _remember(config, fitted, parts, test, listener, begin, journals)
-    figures = figures_of(judged, baselines, parts, test)
     again = config.refit and fitted.returned == "joint" and isinstance(judged, Predictor) and not journals.stopped
     kept = _refit(config, tensor, fitted, listener, begin, journals) if again else fitted
+    world.leave()  # what follows is for the first alone
+    if checkpoints is None:
+        return {}
+    figures = figures_of(judged, baselines, parts, test)
     if journals.stopped:
         notes = [
             *notes,
@@ -191,7 +208,8 @@ def _fill(path: Path, config: RunConfig, listener: Listener) -> dict[str, Any]:
     metrics = (
         figures
         | {"returned": _returned(fitted, parts, test, refit=kept is not fitted)}
-        | _circumstances(config, fitted, tensor, parts, begin)
+        | _circumstances(config, fitted, tensor, parts, begin, world)
+        | wire_record(world, len(fitted.history))
         | {"resumed_from_epoch": journals.resumed_epochs or None, "interrupted": journals.stopped}
         | {"notes": [*reading.notes, *fitted.notes, *notes], "files": checksums}
     )
@@ -205,6 +223,23 @@ def _fill(path: Path, config: RunConfig, listener: Listener) -> dict[str, Any]:
     if not journals.stopped:
         checkpoints.clear()
     return metrics
+
+
+def _stay_on_disk(config: RunConfig, listener: Listener, world: World) -> bool:
+    """Whether entries are more than ``--memory`` holds."""
+    from jointensor.experiments.large_run import must_stream  # noqa: PLC0415 - it needs the configuration from here
+
+    if world.shared:
+        raise ConfigError("--memory is for one process; leave it out, or start the fit without torchrun")
+    if must_stream(config):
+        return True
+    listener.on_note("entries are held in memory: --memory is enough for that")
+    return False
+
+
+def _baselines(parts: Split, world: World) -> dict[str, Baseline]:
+    """All baselines for the process that reports them; the others need the biases only."""
+    return fit_baselines(parts) if world.first else {"bias": fit_bias(parts.train, parts.valid)}
 
 
 def read_source(source: str, table: dict[str, Any] | None, orders: dict[str, str]) -> Reading:
@@ -323,7 +358,9 @@ def _returned(fitted: Fit, parts: Split, test: Entries, *, refit: bool) -> dict[
     return {"model": fitted.returned, "refit": refit, "joint": own}
 
 
-def _circumstances(config: RunConfig, fitted: Fit, tensor: SparseTensor, parts: Split, begin: float) -> dict[str, Any]:
+def _circumstances(
+    config: RunConfig, fitted: Fit, tensor: SparseTensor, parts: Split, begin: float, world: World
+) -> dict[str, Any]:
     return {
         "outcome": fitted.outcome,
         "restarts": fitted.restarts,
@@ -339,8 +376,8 @@ def _circumstances(config: RunConfig, fitted: Fit, tensor: SparseTensor, parts: 
         "ridge": fitted.ridge,
         "collapsed": fitted.collapsed,
         "device": pick_device(config.device).type,
-        "world_size": 1,
-        "entries_per_rank": [len(parts.train)],
+        "world_size": world.size,
+        "entries_per_rank": world.shares(len(parts.train)),
         "seed": config.seed,
         "split": config.split_record(),
         "shape": list(tensor.shape),

@@ -53,6 +53,12 @@ class ModeView:
         """Entries of every row, ``(I_n,)``."""
         return self.starts.diff()
 
+    def rows(self, first: int, last: int) -> ModeView:
+        """The view of some rows only; entries keep their places in the original list."""
+        begin, end = int(self.starts[first]), int(self.starts[last])
+        starts = self.starts[first : last + 1] - begin
+        return ModeView(self.order[begin:end], starts, self.columns[:, begin:end].contiguous())
+
     def remember(self, name: str, make: Callable[[], T]) -> T:
         """What an engine needs to know of this view, made at its first use."""
         if name not in self.remembered:
@@ -128,12 +134,15 @@ def solve_rows(
     sums
         Whether h_e is the sum of the others' rows, as in a factorisation machine, not their product.
     """
-    rows = torch.repeat_interleave(torch.arange(len(table), device=table.device), view.counts)  # (entries,)
     gram, right = row_systems(view, others, targets, weights, table.shape[1], sums=sums)
     table.copy_(solve_spd(gram, right, ridge, prior))
-    if not evaluate:
-        return targets.new_empty(0)
-    values = torch.empty_like(targets)
+    return row_values(view, others, targets, table, sums=sums) if evaluate else targets.new_empty(0)
+
+
+def row_values(view: ModeView, others: Sequence[Tensor], like: Tensor, table: Tensor, *, sums: bool = False) -> Tensor:
+    """h_eᵀ a_i of every entry, in the original order, ``(entries,)``."""
+    rows = torch.repeat_interleave(torch.arange(len(table), device=table.device), view.counts)  # (entries,)
+    values = torch.empty_like(like)
     for start in range(0, len(rows), CHUNK):
         part = slice(start, start + CHUNK)
         h = khatri_rao(view, others, part, table, sums=sums)

@@ -17,6 +17,7 @@ from jointensor.models.blocks import Combinations, Company, Product, SharedPairs
 from jointensor.models.joint import evaluate_in_batches
 from jointensor.models.multilinear import Multilinear
 from jointensor.training.company import Seen, solve_company
+from jointensor.training.world import ALONE, World
 
 BATCH = 1 << 19
 """Entries that a block is evaluated on at a time."""
@@ -68,6 +69,8 @@ class Als:
         Standard deviation of the training values.
     solver, systems
         The engine's loops.
+    world
+        The processes that have shares of the entries; loops and figures are of all of them.
     """
 
     def __init__(
@@ -78,7 +81,9 @@ class Als:
         spread: float,
         solver: RowSolver,
         systems: RowSystems = row_systems,
+        world: World = ALONE,
     ) -> None:
+        self.world = world
         self.blocks = {name: cast(Block, block) for name, block in g.blocks.items()}
         self.indices, self.spread, self.solver, self.systems = indices, spread, solver, systems
         self.ridge, self.pull = 0.0, 0.0
@@ -87,6 +92,8 @@ class Als:
         self.views: dict[tuple[tuple[int, ...], int], ModeView] = {}
         for block in self.blocks.values():
             self._sort(block)
+        self.counts = {key: world.sum_(view.counts) for key, view in self.views.items()}
+        """Entries of every row of every table, ``(I,)``, whoever has them."""
         pairs = [block for block in self.blocks.values() if isinstance(block, SharedPairs)]
         self.company = [Seen.of(one) for block in pairs for one in block.company]
         self.g = g
@@ -128,7 +135,7 @@ class Als:
     def resumable(self) -> dict[str, Any]:
         """What sweeps know beside the tables."""
         few = sum(value.numel() for value in self.values.values()) <= LARGE
-        return {"values": self.values if few else {}}
+        return {"values": self.values if few and not self.world.shared else {}}
 
     def resume(self, state: dict[str, Any]) -> None:
         """Go on from there."""
@@ -162,18 +169,27 @@ class Als:
     def _solve_mean(self, block: Product, wanted: Tensor, weights: Tensor | None) -> Tensor:
         assert block.constant is not None  # a block without modes is one number
         wanted = self._aim(wanted)
-        mean = wanted.mean() if weights is None else (weights * wanted).sum() / weights.sum()
+        mean = self._mean(wanted, weights)
         block.constant.copy_(mean)
         return mean.expand_as(wanted).clone()
+
+    def _mean(self, wanted: Tensor, weights: Tensor | None) -> Tensor:
+        """Of the entries of all processes."""
+        if not self.world.shared:
+            return wanted.mean() if weights is None else (weights * wanted).sum() / weights.sum()
+        weights = torch.ones_like(wanted) if weights is None else weights
+        sums = self.world.sum_(torch.stack([(weights * wanted).double().sum(), weights.double().sum()]))
+        return (sums[0] / sums[1]).to(wanted.dtype)
 
     def _solve_numbers(self, name: str, block: Block, wanted: Tensor, weights: Tensor | None) -> Tensor:
         """One number per row: a sum over its entries, without matrices."""
         view, (table,) = self.views[along(block), 0], block.tables
         column = view.remember("column", lambda: block.columns(self.indices)[:, 0].long())
         sums = torch.zeros_like(table[:, 0]).index_add_(0, column, wanted if weights is None else weights * wanted)
-        counts = view.counts.to(table.dtype)
+        sums = self.world.sum_(sums)
+        counts = self.counts[along(block), 0].to(table.dtype)
         if weights is not None:
-            counts = torch.zeros_like(counts).index_add_(0, column, weights)
+            counts = self.world.sum_(torch.zeros_like(counts).index_add_(0, column, weights))
         for rows in self._turns(block, 0, table):
             table[rows, 0] = self._numbers(name, sums, counts, table)[rows]
         if isinstance(block, Combinations):
@@ -257,6 +273,7 @@ class Als:
         systems = self.systems(view, rest, self._aim(left), weights, one.table.shape[1], sums=True)
         ridge, prior = self._pull_company(name, len(block.tables) + k, one, view)
         change = solve_company(one, self.company[k], systems, ridge, prior)
+        self.world.broadcast_(one.table)  # sums in another order must not add up to another table
         values = torch.empty_like(left)
         rows = view.remember("rows", lambda: torch.repeat_interleave(view.counts))  # of the sorted entries
         for start in range(0, len(rows), BATCH):
@@ -274,7 +291,7 @@ class Als:
         block = self.blocks[name]
         power = 2 if block.sums else len(block.tables)  # vectors of a factorisation machine are multiplied in pairs
         unit = self.spread ** (2 - 2 / power)  # rows of k modes have the k-th root of the values' scale
-        ridge = unit * self.ridge * view.counts.to(table.dtype)  # (I,)
+        ridge = unit * self.ridge * self.counts[along(block), k].to(table.dtype)  # (I,)
         near = self._near(block, k, table)
         if near is None:
             return Pull(ridge)
@@ -283,8 +300,9 @@ class Als:
 
     def _pull_company(self, name: str, k: int, one: Company, view: ModeView) -> tuple[Tensor, Tensor]:
         """The same for a table of implicit labels: ridge ``(R,)``, and what it draws to, ``(I_b, R)``."""
-        del name, k  # all tables alike here
-        counts = view.counts[view.counts > 0].to(one.table.dtype)
+        del k  # all tables alike here
+        counts = self.counts[along(self.blocks[name]), one.a]
+        counts = counts[counts > 0].to(one.table.dtype)
         table = one.table.detach()
         return torch.full_like(table[0], self.spread * self.ridge) * counts.mean(), torch.zeros_like(table)
 

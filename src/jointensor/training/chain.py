@@ -16,7 +16,9 @@ from jointensor.models.multilinear import Multilinear
 from jointensor.training.gibbs import Gibbs
 from jointensor.training.journal import StoppedError
 from jointensor.training.state import Entries, Fixed
+from jointensor.training.together import keep_together
 from jointensor.training.trainer import DivergedError, Trainer
+from jointensor.training.world import ALONE, World
 
 BATCH = 1 << 19
 """Entries that are evaluated at a time."""
@@ -39,12 +41,16 @@ class Chain:
         Training entries.
     engine
         Does the work.
+    world
+        The processes that have shares of the training entries.
     """
 
-    def __init__(self, g: Multilinear, train: Entries, engine: Engine) -> None:
-        spread = float(train.values.std(correction=0)) or 1.0
+    def __init__(self, g: Multilinear, train: Entries, engine: Engine, world: World = ALONE) -> None:
+        spread = world.moments(train.values)[1] or 1.0
         spread = min(max(spread, 1e-10), 1e15)  # its squares and their inverses have to fit 32 bits
-        self.gibbs = Gibbs(g, train.indices, spread=spread, solver=engine.solve_rows, systems=engine.row_systems)
+        self.gibbs = Gibbs(
+            g, train.indices, spread=spread, solver=engine.solve_rows, systems=engine.row_systems, world=world
+        )
         self.g, self.train = g, train
         self.sweeps = 0
         self.noise = 0.0
@@ -60,15 +66,18 @@ class Chain:
 
     def resumable(self) -> dict[str, Any]:
         """Everything but the tables as they are."""
-        names = ("sweeps", "noise", "kept", "means", "count", "fitted", "valid")
-        return {"gibbs": self.gibbs.resumable(), **{name: getattr(self, name) for name in names}}
+        names = ("sweeps", "noise", "kept", "means", "count", "valid")
+        fitted = None if self.gibbs.world.shared else self.fitted  # of this process's entries only
+        return {"gibbs": self.gibbs.resumable(), "fitted": fitted, **{name: getattr(self, name) for name in names}}
 
     def resume(self, state: dict[str, Any]) -> None:
         """Go on from there."""
         device = self.fitted.device
         self.gibbs.resume(state["gibbs"])
         self.sweeps, self.noise, self.count = state["sweeps"], state["noise"], state["count"]
-        self.fitted, self.valid = state["fitted"].to(device), state["valid"].to(device)
+        # without it the training error that is shown is that of the draws from here on
+        self.fitted = self.gibbs.total() if state["fitted"] is None else state["fitted"].to(device)
+        self.valid = state["valid"].to(device)
         self.means = {name: value.to(device) for name, value in state["means"].items()}
         self.kept = {
             block: [{name: value.to(device) for name, value in one.items()} for one in drawn]
@@ -121,7 +130,7 @@ def sample(trainer: Trainer, fixed: Fixed) -> None:
     """Draw Θ_L with the other half fixed, as often as the recipe says; g ends as the mean of the draws."""
     g, recipe = trainer.model.multilinear, trainer.recipe
     assert g is not None  # there is something to draw
-    chain = trainer.journal.watch(Chain(g, trainer.train, trainer.engine))
+    chain = trainer.journal.watch(Chain(g, trainer.train, trainer.engine, trainer.world))
     chain.valid = torch.zeros_like(trainer.valid.values)
     wanted = recipe.burn_in + recipe.draws * recipe.thin
     for sweep in range(wanted):
@@ -155,7 +164,8 @@ def _sweep(trainer: Trainer, chain: Chain, fixed: Fixed, sweep: int) -> list[Any
         chain.valid.lerp_(_at_valid(trainer, chain.g, fixed), 1 / chain.count)
     left = targets - (chain.fitted if late else chain.gibbs.total())
     valid = _error(chain.valid if late else _at_valid(trainer, chain.g, fixed), trainer)
-    return [float(left.square().mean()), valid, time.perf_counter() - begin]
+    keep_together(trainer.model, trainer.world)
+    return [trainer.world.mean(left.square()), valid, time.perf_counter() - begin]
 
 
 def _at_valid(trainer: Trainer, g: Multilinear, fixed: Fixed) -> Tensor:

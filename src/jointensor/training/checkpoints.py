@@ -88,9 +88,7 @@ class Slot:
 
     def write(self, data: dict[str, Any]) -> None:
         """Write one more, and remove all but the last few."""
-        tensors: dict[str, Tensor] = {}
-        packed = pack({**data, "elapsed": self.elapsed()}, tensors)
-        whole = save(tensors, {"version": __version__, "data": json.dumps(packed)})
+        whole = to_bytes({**data, "elapsed": self.elapsed()})
         digest = hashlib.sha256(whole).hexdigest()[:DIGITS]
         self.number += 1
         path = self.folder / f"{self.name}.{self.number:06d}.{digest}.safetensors"
@@ -106,14 +104,22 @@ class Slot:
             if hashlib.sha256(whole).hexdigest()[:DIGITS] != path.name.split(".")[2]:
                 continue
             self.number = int(path.name.split(".")[1])
-            return _parse(path, whole)
+            return from_bytes(whole, str(path))
         return None
 
     def _files(self) -> list[Path]:
         return sorted(self.folder.glob(f"{self.name}.??????.*.safetensors"))
 
 
-def _parse(path: Path, whole: bytes) -> dict[str, Any]:
+def to_bytes(data: dict[str, Any]) -> bytes:
+    """A checkpoint as it is written."""
+    tensors: dict[str, Tensor] = {}
+    packed = pack(data, tensors)
+    return save(tensors, {"version": __version__, "data": json.dumps(packed)})
+
+
+def from_bytes(whole: bytes, name: str) -> dict[str, Any]:
+    """The inverse of :func:`to_bytes`; ``name`` is for messages."""
     try:
         length = int.from_bytes(whole[:8], "little")
         header = json.loads(whole[8 : 8 + length])["__metadata__"]
@@ -121,13 +127,13 @@ def _parse(path: Path, whole: bytes) -> dict[str, Any]:
         found: dict[str, Any] = unpack(data, load(whole))
         missing = KEYS - set(found)
     except (SafetensorError, LookupError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise RunError(f"{path} is no checkpoint: {error}") from None
+        raise RunError(f"{name} is no checkpoint: {error}") from None
     if missing:
-        raise RunError(f"{path} is no checkpoint: it has no {', '.join(sorted(missing))}")
+        raise RunError(f"{name} is no checkpoint: it has no {', '.join(sorted(missing))}")
     if version != __version__:
         raise RunError(
-            f"{path} was written by version {version} of jointensor, this is {__version__}: resume with that one, "
-            f"or remove the folder {path.parent} to start again"
+            f"{name} was written by version {version} of jointensor, this is {__version__}: resume with that one, "
+            "or remove the folder checkpoints of the run to start again"
         )
     return found
 

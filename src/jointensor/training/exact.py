@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import torch
 
-from jointensor.training.als import VALUES
 from jointensor.training.guess import guess_components
 from jointensor.training.journal import Snapshot
 from jointensor.training.solvers import Exact
@@ -98,7 +97,10 @@ def _guessed(trainer: Trainer, solver: Exact, fixed: Fixed, start: Snapshot, bes
 
 def _found_enough(trainer: Trainer, solver: Exact, best: Tried) -> bool:
     """Whether guesses would take long and sweeps from a random start have found components."""
-    return len(trainer.train) > MANY and bool(best.saved[f"{VALUES}cp"].std() > WEAK * solver.als.spread)
+    if trainer.entries <= MANY:
+        return False
+    trainer.restore(solver.als, best.saved)
+    return bool(solver.als.values["cp"].std() > WEAK * solver.als.spread)
 
 
 def _guess(trainer: Trainer) -> bool:

@@ -29,6 +29,7 @@ from jointensor.training.phases import train
 from jointensor.training.predictor import Predictor
 from jointensor.training.recipe import Recipe, make_recipe
 from jointensor.training.state import Entries
+from jointensor.training.together import own_share, see_all
 from jointensor.training.trainer import (
     CONSTANT,
     EVALUATION_BATCH,
@@ -38,6 +39,7 @@ from jointensor.training.trainer import (
     HopelessError,
     Trainer,
 )
+from jointensor.training.world import World
 
 Outcome = Literal["converged", "budget", "diverged", "dead"]
 """``converged``: the stopping rule fired. ``budget``: epochs or seconds ran out, or a start was given up.
@@ -185,24 +187,30 @@ def fit(  # noqa: PLR0913 - everything that decides a fit
     on_note
         Called with what is worth a line while it happens.
     journal
-        Writes checkpoints and goes on from them; see :mod:`jointensor.training.journal`.
+        Writes checkpoints and goes on from them; see :mod:`jointensor.training.journal`. Its world says which
+        processes train together: all are given the same split, and each keeps its share of the training entries.
     """
     journal = journal or Journal()
+    world = journal.world
     recipe = make_recipe(recipe)
     begin = time.monotonic()
     check_fit(model, split, recipe)
-    place = pick_device(device)
+    place = world.device if world.shared else pick_device(device)
     kernels = pick_engine(engine, place.type)
     if kernels.first_use and recipe.solves and on_note is not None:
         on_note(kernels.first_use)
+    see_all(model, split.train, world)
     model.to(place)
     short = recipe.precision == "short"
     kernels.equip(model, short=short)
-    train_entries, valid_entries = (Entries.of(part, place) for part in (split.train, split.valid))
-    if recipe.solves:
+    train_entries, valid_entries = (
+        Entries.of(part, place) for part in (own_share(split.train, world, ordered=recipe.solves), split.valid)
+    )
+    if recipe.solves and not world.shared:
         train_entries = train_entries.by_last_mode()
     if model.multilinear is not None:
-        model.multilinear.see(train_entries.indices)
+        if not world.shared:
+            model.multilinear.see(train_entries.indices)
         model.multilinear.draws.forget()  # those of an earlier fit
     best: Attempt | None = None
     history: list[Epoch] = []
@@ -233,7 +241,7 @@ def fit(  # noqa: PLR0913 - everything that decides a fit
     with _seeded(seed, 0, place):
         journal.pause(len(history), force=True)
     model.load_state_dict(best.state)
-    if fallback is None and place.type == "cuda":
+    if fallback is None and place.type == "cuda" and not world.shared:
         parts = [(part.indices, part.values) for part in (train_entries, valid_entries)]
         fallback = fit_bias_on_device(parts[0], parts[1], model.shape)
     fallback = fit_bias(split.train, split.valid) if fallback is None else fallback
@@ -243,7 +251,7 @@ def fit(  # noqa: PLR0913 - everything that decides a fit
     pick_engine("reference", place.type).equip(model)  # what answers can move to any device
     predictor = Predictor(model.eval(), fallback)
     if recipe.fall_back:
-        predictor = _better(predictor, split.valid, notes)
+        predictor = _better(predictor, split.valid, notes, world)
     return Fit(
         predictor=predictor,
         history=history,
@@ -263,13 +271,14 @@ def fit(  # noqa: PLR0913 - everything that decides a fit
     )
 
 
-def _better(predictor: Predictor, valid: SparseTensor, notes: list[str]) -> Predictor:
+def _better(predictor: Predictor, valid: SparseTensor, notes: list[str], world: World) -> Predictor:
     """The joint model, or the additive biases where they validate better."""
     if not len(valid):
         return predictor
     asked, truth = valid.indices[:JUDGED], valid.values[:JUDGED]
-    joint = measure(predictor.predict(asked), truth).rmse
-    bias = measure(predictor.fallback.predict(asked), truth).rmse
+    joint, bias = world.decide(
+        lambda: [measure(one.predict(asked), truth).rmse for one in (predictor, predictor.fallback)]
+    )
     if joint <= bias:
         return predictor
     notes.append(

@@ -19,6 +19,7 @@ from jointensor.kernels.rows import ModeView, RowSolver, RowSystems, row_systems
 from jointensor.models.blocks import Company, SharedPairs
 from jointensor.models.multilinear import Multilinear
 from jointensor.training.als import Als, Pull, along
+from jointensor.training.world import ALONE, World
 
 SHAPE, RATE = 1.0, 0.1
 """Of the gamma distributions that precisions come from, in units of the values' spread: two rows' worth."""
@@ -51,12 +52,13 @@ class Gibbs(Als):
         spread: float,
         solver: RowSolver,
         systems: RowSystems = row_systems,
+        world: World = ALONE,
     ) -> None:
-        super().__init__(g, indices, spread=spread, solver=solver, systems=systems)
+        super().__init__(g, indices, spread=spread, solver=solver, systems=systems, world=world)
         self.noise = spread**2
         """1/α, the variance that is left."""
         self.levels: dict[tuple[str, int], Level] = {}
-        self.seen = {key: view.counts > 0 for key, view in self.views.items()}
+        self.seen = {key: counts > 0 for key, counts in self.counts.items()}
 
     def resumable(self) -> dict[str, Any]:
         """What sweeps know beside the tables."""
@@ -88,8 +90,9 @@ class Gibbs(Als):
     def _draw_noise(self, targets: Tensor, weights: Tensor | None) -> None:
         left = targets - self.total()
         squares = float((left.square() if weights is None else weights * left.square()).sum())
+        squares, count = self.world.sum(squares, len(left))
         rate = RATE * self.spread**2 + squares / 2
-        drawn = _gamma(torch.tensor(SHAPE + len(left) / 2), torch.tensor(rate))
+        drawn = _gamma(torch.tensor(SHAPE + count / 2), torch.tensor(rate))
         self.noise = 1 / min(max(float(drawn), LOUD / self.spread**2), MOST / self.spread**2)
 
     def _draw_level(self, name: str, k: int, rows: Tensor) -> None:
@@ -129,7 +132,7 @@ class Gibbs(Als):
         return (level.precision * level.mean + 2 * level.stiffness * near) / precision, precision
 
     def _aim(self, wanted: Tensor) -> Tensor:
-        return wanted + torch.randn_like(wanted) * self.noise**0.5
+        return wanted + self.world.randn_like(wanted) * self.noise**0.5
 
     def _pull(self, name: str, k: int, table: Tensor, view: ModeView) -> Pull:
         mean, precision = self._drawn_to(name, k, table)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
-from jointensor.training.rank_one import GENERAL, Sample, rank_one_components
+from jointensor.models.factors import Factors
+from jointensor.training.rank_one import GENERAL, MOST, Sample, at_most, rank_one_components
 from jointensor.training.start import SPREAD
 from jointensor.training.state import Entries
 from jointensor.training.trainer import Trainer
+from jointensor.training.world import World
 
 
 def guess_components(trainer: Trainer, general: float = GENERAL) -> bool:
@@ -22,15 +25,36 @@ def guess_components(trainer: Trainer, general: float = GENERAL) -> bool:
         return False
     elsewhere = levels.nonlinear + (levels.linear if "mean" in g.blocks else 0.0)
     carried = levels.linear + levels.nonlinear - elsewhere  # by CP
-    if abs(carried) > SPREAD * float(trainer.train.values.std(correction=0)):
+    if abs(carried) > SPREAD * trainer.world.moments(trainer.train.values)[1]:
         return False
 
     def left(entries: Entries) -> Sample:
         return Sample(entries.indices, entries.values - elsewhere)
 
-    guessed = rank_one_components(left(trainer.train), left(trainer.valid), trainer.model.shape, g.cp.width, general)
+    samples = left(trainer.train), left(trainer.valid)
+    if not trainer.world.shared:
+        return _put(g.cp, rank_one_components(*samples, trainer.model.shape, g.cp.width, general))
+    return _guess_together(trainer.world, g.cp, samples, trainer.model.shape, general)
+
+
+def _guess_together(
+    world: World, cp: Factors, samples: tuple[Sample, Sample], shape: tuple[int, ...], general: float
+) -> bool:
+    """The first process guesses from a sample of the entries of all; the others take its components."""
+    guessed = False
+    with world.own_random(world.seed()):
+        some = at_most(samples[0], -(-MOST // world.size))
+    indices, values = (torch.cat(world.gather_rows(one)) for one in (some.indices, some.left))
+    if world.first:
+        guessed = _put(cp, rank_one_components(Sample(indices, values), samples[1], shape, cp.width, general))
+    world.broadcast_(cp.stacked)
+    world.same_random()
+    return guessed
+
+
+def _put(cp: Factors, guessed: list[Tensor]) -> bool:
     with torch.no_grad():
-        for table, columns in zip(g.cp.tables, guessed, strict=False):  # no guess at all is an empty list
+        for table, columns in zip(cp.tables, guessed, strict=False):  # no guess at all is an empty list
             guessed_rows = columns.any(dim=1)  # labels that were not in the sample keep their random start
             table[guessed_rows, : columns.shape[1]] = columns[guessed_rows]
     return bool(guessed)

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from jointensor.errors import RunError
 from jointensor.training.als import LARGE, VALUES
-from jointensor.training.checkpoints import Checkpoints, Slot
+from jointensor.training.checkpoints import Checkpoints, Slot, from_bytes, to_bytes
+from jointensor.training.world import ALONE, World
 
 T = TypeVar("T")
 R = TypeVar("R", bound="Resumable")
@@ -56,6 +57,8 @@ class Journal:
         Says whether somebody asked to stop.
     on_note
         Called with what is worth a line, such as a checkpoint that could not be written.
+    world
+        The processes of the fit; the first one writes, and whether to is its decision.
     """
 
     def __init__(
@@ -63,10 +66,11 @@ class Journal:
         slot: Slot | None = None,
         stopping: Callable[[], bool] = lambda: False,
         on_note: Callable[[str], None] = lambda _: None,
+        world: World = ALONE,
     ) -> None:
-        self.slot, self.stopping, self.on_note = slot, stopping, on_note
+        self.slot, self.stopping, self.on_note, self.world = slot, stopping, on_note, world
         self.model: nn.Module | None = None
-        self.found: dict[str, Any] | None = None if slot is None else slot.read()
+        self.found: dict[str, Any] | None = _read(slot, world)
         """The checkpoint that is to be reached; ``None`` where training is under way."""
         self.resumed_epochs: float = 0.0 if self.found is None else self.found["epochs"]
         self.told: list[Any] = []
@@ -83,7 +87,7 @@ class Journal:
     def decide(self, compute: Callable[[], T]) -> T:
         """What ``compute`` gives (numbers, words, lists of them), or gave when this was asked the first time."""
         if self.found is None:
-            answer = compute()
+            answer = self.world.decide(compute)
         elif len(self.told) < len(self.found["told"]):
             answer = self.found["told"][len(self.told)]
         else:
@@ -129,12 +133,15 @@ class Journal:
         return dict(found["inside"])
 
     def _maybe_write(self, epochs: float, inside: dict[str, Any] | None, *, force: bool = False) -> None:
-        if self.slot is not None and (force or self.slot.due or self.stopping()) and not self.stopped:
+        if self.stopped:
+            return
+        due, stop = self.world.decide(lambda: [self.slot is not None and self.slot.due, self.stopping()])
+        if self.slot is not None and (force or due or stop):
             try:
                 self.slot.write(self._state(epochs, inside))
             except RunError as error:  # a full disk must not cost the fit; the checkpoint before is still there
                 self.on_note(f"no checkpoint was written, training goes on: {error}")
-        if self.stopping() and not self.stopped and not force:
+        if stop and not force:
             self.stopped = True
             raise StoppedError
 
@@ -144,11 +151,12 @@ class Journal:
         things = {k: one.resumable() for k, ref in enumerate(self.things) if (one := ref()) is not None}
         return {
             "epochs": epochs,
+            "shared": self.world.shared,
             "points": self.points,
             "inside": inside,
             "told": self.told,
             "model": dict(self.model.state_dict()),
-            "snapshots": {k: _without_large(copy) for k, copy in copies.items()},
+            "snapshots": {k: self._written(copy) for k, copy in copies.items()},
             "things": things,
             "random": random_state(next(self.model.parameters()).device),
         }
@@ -167,10 +175,23 @@ class Journal:
         except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
             raise RunError(f"{MISFIT} ({' '.join(str(error).split())})") from None
 
+    def _written(self, copy: Snapshot) -> dict[str, Tensor]:
+        """A copy without values of training entries where these are very many, or only a share of them is here."""
+        entries = sum(tensor.numel() for name, tensor in copy.items() if name.startswith(VALUES))
+        whole = entries <= LARGE and not self.world.shared
+        return {name: tensor for name, tensor in copy.items() if whole or not name.startswith(VALUES)}
 
-def _without_large(copy: Snapshot) -> dict[str, Tensor]:
-    entries = sum(tensor.numel() for name, tensor in copy.items() if name.startswith(VALUES))
-    return {name: tensor for name, tensor in copy.items() if entries <= LARGE or not name.startswith(VALUES)}
+
+def _read(slot: Slot | None, world: World) -> dict[str, Any] | None:
+    """The newest checkpoint; that of the first process for all, since its folder need not be where the others are."""
+    found = None if slot is None else slot.read()
+    if found is not None and found.get("shared", False) != world.shared:
+        was = "by processes that torchrun had started" if found.get("shared") else "by one process without torchrun"
+        raise RunError(f"the checkpoint was written {was}: resume the run in the same way, or start a new one")
+    if not world.shared:
+        return found
+    data = world.bytes_of(b"" if found is None else to_bytes(found))
+    return from_bytes(data, "the checkpoint of the first process") if data else None
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:
@@ -192,18 +213,25 @@ class Journals:
     Parameters
     ----------
     checkpoints
-        Where they are written.
-    stopping, on_note
+        Where they are written; ``None`` in all processes but the first.
+    stopping, on_note, world
         As a :class:`Journal` takes them.
     """
 
-    def __init__(self, checkpoints: Checkpoints, stopping: Callable[[], bool], on_note: Callable[[str], None]) -> None:
-        self.checkpoints, self.stopping, self.on_note = checkpoints, stopping, on_note
+    def __init__(
+        self,
+        checkpoints: Checkpoints | None,
+        stopping: Callable[[], bool],
+        on_note: Callable[[str], None],
+        world: World = ALONE,
+    ) -> None:
+        self.checkpoints, self.stopping, self.on_note, self.world = checkpoints, stopping, on_note, world
         self.made: list[Journal] = []
 
     def next(self) -> Journal:
         """The journal of the next fit."""
-        self.made.append(Journal(self.checkpoints.next(), self.stopping, self.on_note))
+        slot = None if self.checkpoints is None else self.checkpoints.next()
+        self.made.append(Journal(slot, self.stopping, self.on_note, self.world))
         return self.made[-1]
 
     @property

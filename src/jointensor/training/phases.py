@@ -170,7 +170,7 @@ def _best_epoch(trainer: Trainer) -> float:
     half, rule, figure = _halves(trainer)["nonlinear"], Patience(2), math.inf
     descent = trainer.descent(half)
     best, state = math.inf, trainer.state()
-    times = max(1, STEPS * trainer.batch_size // len(trainer.train))  # epochs of few steps count for less
+    times = max(1, STEPS * trainer.batch_size // trainer.entries)  # epochs of few steps count for less
     for _ in range(times * trainer.recipe.warm_epochs):
         try:
             figure = trainer.epoch(half.module, Fixed(level, level), descent, "warm start: nonlinear", keep=constant)

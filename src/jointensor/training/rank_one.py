@@ -50,8 +50,8 @@ def rank_one_components(
     A component that explains validation entries (training entries, where there are none) much worse than
     training entries, less than ``general`` times as much, ends the search.
     """
-    train = _at_most(train, MOST)
-    valid = _at_most(valid, MOST) if len(valid.left) else train
+    train = at_most(train, MOST)
+    valid = at_most(valid, MOST) if len(valid.left) else train
     found: list[list[Tensor]] = []
     for _ in range(rank):
         tries = _fit(train, shape)  # N × (I_n, tries)
@@ -104,7 +104,8 @@ def _balanced(tables: list[Tensor]) -> list[Tensor]:
     return [table / size * common for table, size in zip(tables, sizes, strict=True)]
 
 
-def _at_most(sample: Sample, entries: int) -> Sample:
+def at_most(sample: Sample, entries: int) -> Sample:
+    """So many entries, chosen at random where there are more."""
     if len(sample.left) <= entries:
         return sample
     chosen = torch.randperm(len(sample.left), device=sample.left.device)[:entries]

@@ -222,7 +222,7 @@ class Exact:
         """One sweep; the mean loss after it. ``half`` is the g that the sweeps are for."""
         targets = train.values - fixed.train
         self.als.sweep(targets, self._weights(targets))
-        return float(self.loss.elementwise(self.als.total(), targets).mean())
+        return self.als.world.mean(self.loss.elementwise(self.als.total(), targets))
 
     def halve(self) -> bool:
         """Sweeps take the memory that they take."""

@@ -33,6 +33,7 @@ from jointensor.training.state import Entries, Fixed, FixedHalf, Half
 from jointensor.training.streamed_als import StreamedAls
 from jointensor.training.streamed_entries import Column, StreamedEntries
 from jointensor.training.trainer import BudgetError, DivergedError, Trainer
+from jointensor.training.world import ALONE
 
 FIXED = Column("fixed")
 """Where the half that is fixed is kept; there is one at a time."""
@@ -280,7 +281,7 @@ def fit_streamed(  # noqa: PLR0913 - everything that decides a fit
     pick_engine("reference", "cpu").equip(model)
     predictor = Predictor(model.eval(), fallback)
     if recipe.fall_back:
-        predictor = _better(predictor, dealt.valid, notes)
+        predictor = _better(predictor, dealt.valid, notes, ALONE)
     return Fit(
         predictor=predictor,
         history=history,

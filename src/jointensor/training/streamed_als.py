@@ -21,8 +21,9 @@ from jointensor.kernels.rows import ModeView, solve_spd
 from jointensor.kernels.terms import Rows, Systems, Term, Terms, loops_of
 from jointensor.models.blocks import Product, SharedPairs
 from jointensor.models.multilinear import Multilinear
-from jointensor.training.als import Als, Block, Pull, rebalance
+from jointensor.training.als import Als, Block, Pull, along, rebalance
 from jointensor.training.streamed_entries import Column, StreamedEntries
+from jointensor.training.world import ALONE
 
 ROW_BYTES = 12
 """Bytes per number of a row's system: 8 while they are added up, 4 for those of some entries."""
@@ -65,6 +66,12 @@ class StreamedAls(Als):
         self.indices = train.indices  # a sample: values of blocks are kept of these only
         self.rows = [_counted(torch.from_numpy(one)) for one in train.counts]
         """How many entries every label of each mode has."""
+        self.world = ALONE
+        self.counts = {
+            (along(block), k): self.rows[mode].counts
+            for block in self.blocks.values()
+            for k, mode in enumerate(block.modes)
+        }
         self.before: str | None = None
         """The block whose targets are on disk."""
         self.values = {}

@@ -19,10 +19,12 @@ from jointensor.training.history import Epoch, OnEpoch
 from jointensor.training.journal import Journal, Snapshot
 from jointensor.training.losses import make_loss
 from jointensor.training.recipe import Recipe
-from jointensor.training.solvers import Average, Descent, Exact, Solver
+from jointensor.training.shared_rows import share_engine
+from jointensor.training.solvers import Average, Descent, Exact, Optimizer, Solver
 from jointensor.training.start import Levels, initialise
 from jointensor.training.state import Entries, Fixed, FixedHalf, Half
 from jointensor.training.stopping import Either, Patience, RelativeChange
+from jointensor.training.together import SharedDescent, keep_together, take_first
 
 EVALUATION_BATCH = 65536
 """Entries per forward pass where no gradients are needed."""
@@ -110,8 +112,10 @@ class Trainer:
         engine: Engine | None = None,
         journal: Journal | None = None,
     ) -> None:
-        self.engine = engine or pick_engine("reference", "cpu")
         self.journal = journal or Journal()
+        self.world = self.journal.world
+        self.engine = share_engine(engine or pick_engine("reference", "cpu"), self.world)
+        self.sum_of_entries = int(self.world.sum(len(train))[0])
         self.journal.model = model
         self.notes: list[str] = []
         self.ridge: float | None = None
@@ -129,6 +133,11 @@ class Trainer:
         self.converged = False
         self.batch_limit = sys.maxsize
         """Most entries per step that fit into memory, as far as is known."""
+
+    @property
+    def entries(self) -> int:
+        """Training entries, whoever has them."""
+        return self.sum_of_entries if self.world.shared else len(self.train)
 
     @property
     def most(self) -> int:
@@ -180,7 +189,9 @@ class Trainer:
         self.model.eval()
         self.model.link = self.loss.link
         start = "exact" if self.recipe.solves and self.recipe.start == "data" else self.recipe.start
-        self.levels = initialise(self.model, self.train.values, start=start)
+        moments = self.world.moments(self.train.values)
+        self.levels = initialise(self.model, self.train.values, start=start, moments=moments)
+        take_first(self.model, self.world)
 
     def descent(self, *groups: tuple[nn.Module, float]) -> Descent:
         """The recipe's optimiser over modules, each with its learning rate."""
@@ -192,19 +203,26 @@ class Trainer:
         every = [parameter for group in settings for parameter in group["params"]]
         average = Average(every, recipe.average) if recipe.average else None
         if recipe.optimizer == "sgd":
-            sgd = torch.optim.SGD(settings, weight_decay=recipe.decay)
-            return Descent(sgd, self.loss, self.batch_size, average, pause=self._pause_inside)
-        if self.engine.name == "triton":
+            return self._stepped(torch.optim.SGD(settings, weight_decay=recipe.decay), average)
+        if self.engine.name == "triton" and not self.world.shared:
             from jointensor.training.graphs import DeviceAdam, GraphDescent  # noqa: PLC0415 - needs Triton
 
             return GraphDescent(DeviceAdam(settings, recipe.decay), self.loss, self.batch_size, average)
-        adam = torch.optim.AdamW(settings, weight_decay=recipe.decay, fused=True)
-        return Descent(adam, self.loss, self.batch_size, average, pause=self._pause_inside)
+        return self._stepped(torch.optim.AdamW(settings, weight_decay=recipe.decay, fused=True), average)
+
+    def _stepped(self, optimizer: Optimizer, average: Average | None) -> Descent:
+        given = (optimizer, self.loss, self.batch_size, average)
+        if self.world.shared:
+            return SharedDescent(*given, pause=self._pause_inside, world=self.world)
+        return Descent(*given, pause=self._pause_inside)
 
     def exact(self, g: Multilinear) -> Exact:
         """The exact solver of g."""
-        engine, spread = self.engine, float(self.train.values.std(correction=0)) or 1.0
-        als = Als(g, self.train.indices, spread=spread, solver=engine.solve_rows, systems=engine.row_systems)
+        engine, world = self.engine, self.world
+        spread = world.moments(self.train.values)[1] or 1.0
+        als = Als(
+            g, self.train.indices, spread=spread, solver=engine.solve_rows, systems=engine.row_systems, world=world
+        )
         return Exact(als, self.loss, self.recipe.huber_delta)
 
     @property
@@ -217,7 +235,7 @@ class Trainer:
         """Entries per step; fewer than the recipe says where these did not fit into memory."""
         wanted = self.recipe.batch_size
         if not wanted:
-            wanted = 2 ** round(math.log2(max(len(self.train), 1) / STEPS))
+            wanted = 2 ** round(math.log2(max(self.entries, 1) / STEPS))
             wanted = int(min(max(wanted, LEAST_BATCH), MOST_BATCH))
         return min(wanted, self.batch_limit)
 
@@ -280,6 +298,7 @@ class Trainer:
             loss = self._within_memory(half, fixed, solver, inside)
         finally:
             self.model.eval()
+        keep_together(self.model, self.world)
         if solver.average:
             solver.average.swap()
         checked = list(self._validate(half, fixed)) if len(self.valid) else None
@@ -319,15 +338,30 @@ class Trainer:
     def _figure_of(self, half: Half) -> float:
         entries = self.valid if len(self.valid) else self.train
         predicted = LINKS[self.model.link](evaluate_in_batches(half, entries.indices, self.at_once))
-        return self.loss.figure(float(self.loss.elementwise(predicted, entries.values).mean()))
+        losses = self.loss.elementwise(predicted, entries.values)
+        return self.loss.figure(float(losses.mean()) if len(self.valid) else self.world.mean(losses))
 
     def at_valid(self, half: Half, fixed: Fixed) -> Tensor:
         """Score of the validation entries, ``(entries,)``."""
         return evaluate_in_batches(half, self.valid.indices, self.at_once).to(self.valid.values) + fixed.valid
 
     def _validate(self, half: Half, fixed: Fixed) -> Checked:
+        if self.world.shared:
+            return self._validate_together(half, fixed)
         score = self.at_valid(half, fixed)
         predicted, values = LINKS[self.model.link](score), self.valid.values
         loss = self.loss.elementwise(predicted, values).mean()
         error = (predicted - values).norm() / values.norm().clamp_min(1e-30)
         return Checked(*torch.stack([loss, error, predicted.std(correction=0), values.std(correction=0)]).tolist())
+
+    def _validate_together(self, half: Half, fixed: Fixed) -> Checked:
+        """The same, every process with its share of the validation entries."""
+        mine = self.world.share(len(self.valid))
+        rest = fixed.valid[mine] if isinstance(fixed.valid, Tensor) else fixed.valid
+        values = self.valid.values[mine]
+        score = evaluate_in_batches(half, self.valid.indices[mine], self.at_once).to(values) + rest
+        predicted = LINKS[self.model.link](score)
+        numbers = [self.loss.elementwise(predicted, values), (predicted - values).square(), values.square()]
+        loss, wrong, squares = self.world.sum(*(float(one.double().sum()) for one in numbers))
+        spreads = [self.world.moments(one)[1] for one in (predicted, values)]
+        return Checked(loss / len(self.valid), math.sqrt(wrong / max(squares, 1e-60)), *spreads)
