@@ -6,7 +6,6 @@ merged by its rule; those of a ``.tns`` file in its order.
 
 from __future__ import annotations
 
-import gzip
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,15 +17,12 @@ import polars as pl
 from jointensor.data.deal import Piece
 from jointensor.data.modes import Mode
 from jointensor.data.pieces import InPieces, checked
-from jointensor.data.reading import check_unpacked
+from jointensor.data.plain import line_chunks, read_plainly
 from jointensor.data.sorting import ROWS, CellFile, merged, records_of
-from jointensor.data.stream import NotInParts, PartKinds, read_in_parts
+from jointensor.data.stream import NotInParts, PartKinds
 from jointensor.data.tables import ABSENCE, TableSpec, coded, make_mode, refuse_missing, values_of
 from jointensor.data.tns import mode_of, numbers_of, read_maps
 from jointensor.errors import DataError, JointensorError
-
-CHUNK = 1 << 24
-"""Bytes of a text file that are read at a time."""
 
 
 def table_in_pieces(path: Path, spec: TableSpec, rows: int, scratch: Path, held: int = ROWS) -> InPieces:
@@ -100,7 +96,7 @@ class _Parts:
     def _labels(self) -> Iterator[tuple[pl.DataFrame, list[pl.Series]]]:
         """Parts of the table, and the labels of their rows."""
         kinds, row = None, 0
-        for frame in read_in_parts(self.path, self.spec, self.rows):
+        for frame in read_plainly(self.path, self.spec, self.rows):
             if kinds is None:
                 kinds = PartKinds(frame, self.expressions)
                 self.counting = self.spec.counts_rows(frame)
@@ -147,10 +143,13 @@ def _kept(path: Path, modes: tuple[Mode, ...], files: list[Path]) -> Iterator[Pi
 def tns_in_pieces(path: Path) -> InPieces:
     """A ``.tns`` or ``.tns.gz`` file in its order."""
     entries, top = 0, None
-    for numbers in _tns_chunks(path):
-        entries += len(numbers)
-        most = numbers[:, :-1].max(axis=0)
-        top = most if top is None else np.maximum(top, most)
+    try:
+        for numbers in _tns_chunks(path):
+            entries += len(numbers)
+            most = numbers[:, :-1].max(axis=0)
+            top = most if top is None else np.maximum(top, most)
+    except NotInParts as error:
+        raise DataError(f"{path}: {error}") from None
     if top is None:
         raise DataError(f"{path} has no entries")
     maps = read_maps(path, len(top))
@@ -168,7 +167,7 @@ def _tns_pieces(path: Path, modes: tuple[Mode, ...]) -> Iterator[Piece]:
 def _tns_chunks(path: Path) -> Iterator[np.ndarray]:
     """All lines as numbers, ``(entries, modes + 1)`` at a time."""
     line, fields = 1, 0
-    for text in _line_chunks(path):
+    for text in line_chunks(path):
         numbers = numbers_of(path, text, line)
         line += text.count(b"\n")
         if not len(numbers):
@@ -180,25 +179,3 @@ def _tns_chunks(path: Path) -> Iterator[np.ndarray]:
         if not (np.isfinite(indices) & (indices == np.floor(indices)) & (indices >= 1)).all():
             raise DataError(f"{path}: an index before line {line} is not a whole number from 1 on")
         yield numbers
-
-
-def _line_chunks(path: Path) -> Iterator[bytes]:
-    """Whole lines of a text file, some at a time."""
-    rest, size = b"", 0
-    packed = path.suffix == ".gz"
-    try:
-        with gzip.open(path) if packed else path.open("rb") as file:
-            while block := file.read(CHUNK):
-                size += len(block)
-                if packed:
-                    check_unpacked(path, size)
-                data = rest + block
-                cut = data.rfind(b"\n") + 1
-                if len(data) - cut > CHUNK:
-                    raise DataError(f"{path} has a line of more than {CHUNK:,} bytes")
-                rest = data[cut:]
-                yield data[:cut]
-    except (OSError, EOFError) as error:
-        raise DataError(f"{path} cannot be read: {error} (is the file cut off?)") from None
-    if rest:
-        yield rest

@@ -121,7 +121,7 @@ def read_in_parts(path: Path, spec: TableSpec | None, rows: int) -> Iterator[pl.
     """A table at most ``rows`` at a time; the first part is empty and shows the columns."""
     kind = file_kind(path)
     if kind == "text":
-        yield from _read_text_in_parts(path, spec, rows)
+        yield from read_text_in_parts(path, spec, rows)
         return
     if kind == "jsonl" and any(sign in str(path) for sign in "*?["):
         raise NotInParts("polars would take the name for a pattern")
@@ -135,7 +135,13 @@ def read_in_parts(path: Path, spec: TableSpec | None, rows: int) -> Iterator[pl.
     yield from _batches(table, rows)
 
 
-def _read_text_in_parts(path: Path, spec: TableSpec | None, rows: int) -> Iterator[pl.DataFrame]:
+TextParts = Callable[[Path, str, bool, pl.DataFrame], Iterator[pl.DataFrame]]
+"""Reads a text table in parts, given its separator, whether it has a header, and its columns."""
+
+
+def read_text_in_parts(
+    path: Path, spec: TableSpec | None, rows: int, parts: TextParts | None = None
+) -> Iterator[pl.DataFrame]:
     """Parts of a text table; blank lines are held back until something follows, since those at the end do not count."""
     with path.open("rb") as file:
         if file.read(4).startswith(PACKED):
@@ -147,7 +153,7 @@ def _read_text_in_parts(path: Path, spec: TableSpec | None, rows: int) -> Iterat
     _refuse_cut_line(path, separator, empty)
     yield _named(path, empty, spec)
     held = empty
-    for frame in _batches(table, rows):
+    for frame in _batches(table, rows) if parts is None else parts(path, separator, header, empty):
         filled = frame.select(pl.any_horizontal(pl.all().is_not_null())).to_series().arg_true()
         end = int(filled[-1]) + 1 if len(filled) else 0
         if end:
