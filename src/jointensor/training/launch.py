@@ -38,6 +38,9 @@ def join_world(device: str = "auto", environment: Mapping[str, str] = os.environ
             torch.cuda.set_device(place)
         timeout = timedelta(seconds=seconds)
         store, _, _ = next(dist.rendezvous(f"tcp://{address}", rank, size, timeout=timeout))  # type: ignore[attr-defined]
+        # processes that are started again may find the notes of those before them
+        life = f"jointensor/{environment.get('TORCHELASTIC_RESTART_COUNT', '0')}/{size}"
+        store = dist.PrefixStore(life, store)  # type: ignore[attr-defined]
         gpu = place if place.type == "cuda" else None
         backend = "gloo" if gpu is None else "nccl"
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout, device_id=gpu)
@@ -48,7 +51,7 @@ def join_world(device: str = "auto", environment: Mapping[str, str] = os.environ
             f"and port, and, where a machine has several networks, that GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME "
             f"names the right one; {TIMEOUT}=SECONDS waits longer"
         ) from None
-    return World(rank, size, place, dist.PrefixStore("jointensor", store))  # type: ignore[attr-defined]
+    return World(rank, size, place, store)
 
 
 def restarted(environment: Mapping[str, str] = os.environ) -> bool:
