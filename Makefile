@@ -21,10 +21,10 @@ demo: $(READY) ## generate an epidemic with gaps, fill it in, compare; writes de
 	$(BIN)/jointensor demo --out demo
 
 test: $(READY) ## the default test suite and the doctests
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest
 
 test-all: $(READY) ## the default suite and the long tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m ''
+	$(BIN)/python -m pytest -m ''
 
 check: $(READY) ## format, lint, types, layers, spelling
 	$(BIN)/ruff format --check .

@@ -5,6 +5,7 @@ from pathlib import Path
 
 # Two threads that wait for each other crawl when something else holds a core; set before torch is loaded.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import numpy as np
 import pytest

@@ -102,6 +102,7 @@ def test_nan_in_the_middle_of_training_keeps_the_best_state_before(tensor):
 # disks and folders
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_cannot_be_written_does_not_cost_the_fit(tmp_path):
     out, source = tmp_path / "run", tmp_path / "tensor.npz"
     write_tensor(make_joint((100, 60, 40), (2, 0), observed=60_000, noise=0.1)[0], source)
@@ -134,7 +135,7 @@ def test_a_run_folder_that_vanishes_is_one_line(source, tmp_path):
     assert "cannot be written" in str(caught.value)
 
 
-@pytest.mark.parametrize("place", ["/proc/run", "/dev/null/run"])
+@pytest.mark.parametrize("place", ["/proc/run", pytest.param("/dev/null/run", marks=pytest.mark.slow)])
 def test_a_place_that_cannot_be_written_to_is_one_line(source, place):
     done = subprocess.run(short_fit(source, place), capture_output=True, text=True, check=False)
     assert done.returncode == 1
@@ -156,7 +157,7 @@ def test_a_folder_without_permission_is_one_line(source, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "suffix", ["parquet", pytest.param("csv", marks=pytest.mark.slow), pytest.param("npz", marks=pytest.mark.slow)]
+    "suffix", [pytest.param(suffix, marks=pytest.mark.slow) for suffix in ("parquet", "csv", "npz")]
 )
 def test_a_source_that_is_cut_off_while_it_is_read_never_ends_in_a_crash(tmp_path, suffix):
     source, out = tmp_path / f"table.{suffix}", tmp_path / "run"

@@ -90,8 +90,10 @@ def assert_same(fitted, whole):
 
 @pytest.mark.parametrize(
     ("recipe", "model"),
-    [("paper", "joint"), ("default", "joint"), ("default", "linear"), ("default", "network"), ("naive", "joint"),
-     ("gibbs", "joint"), ("gibbs", "linear"), ("huber", "joint")],
+    [("paper", "joint"), ("default", "joint"), ("gibbs", "joint")]
+    + [pytest.param(*pair, marks=pytest.mark.slow) for pair in (
+        ("default", "linear"), ("default", "network"), ("naive", "joint"), ("gibbs", "linear"), ("huber", "joint")
+    )],
 )  # fmt: skip
 def test_a_fit_killed_after_any_checkpoint_ends_with_the_same_bits(parts, recipe, model, tmp_path):
     chosen = RECIPES[recipe]
