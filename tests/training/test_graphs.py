@@ -23,6 +23,7 @@ from jointensor.training.solvers import Descent, set_rate
 from jointensor.training.state import Entries, Fixed
 from jointensor.training.trainer import Trainer
 from jointensor.training.weights import load_predictor, save_predictor
+from tests.training.test_journal import Killed, journals_of
 
 GPU = torch.device("cuda")
 STEPS = Recipe(batch_size=16, decay=0.01)  # 135 steps an epoch: pieces of more than one replay
@@ -226,3 +227,20 @@ def test_a_model_that_was_trained_on_a_gpu_can_move_to_the_cpu(clear, trained):
     with torch.no_grad():
         found = model(torch.as_tensor(clear.test.indices.copy())).numpy()
     np.testing.assert_allclose(found, expected, atol=1e-3 * float(clear.test.values.std()))
+
+
+def test_a_fit_that_was_killed_on_a_gpu_goes_on_there(clear, tmp_path):
+    recipe = make_recipe("default", refine_epochs=8, fall_back=False)
+
+    def fitted(journals):
+        model = JointModel(clear.train.shape, (2, 8), linear="mean+bias+cp:2")
+        return fit(model, clear, recipe, device="cuda", journal=journals.next())
+
+    with pytest.raises(Killed):
+        fitted(journals_of(tmp_path, kill_after=20))
+    journals = journals_of(tmp_path)
+    resumed = fitted(journals)
+    assert 0 < journals.resumed_epochs < len(resumed.history)
+    expected = fit(JointModel(clear.train.shape, (2, 8), linear="mean+bias+cp:2"), clear, recipe, device="cuda")
+    errors = [rmse(one.predict(clear.test.indices), clear.test.values) for one in (resumed, expected)]
+    assert errors[0] < 1.2 * errors[1] + 0.01 * float(clear.test.values.std())
