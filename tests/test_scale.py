@@ -57,6 +57,7 @@ def run(script, *arguments):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_a_million_labels_in_each_of_three_modes_fit_into_two_gigabytes():
     found = run(HUGE)
     assert found["gigabytes"] < 2.0

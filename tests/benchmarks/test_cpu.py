@@ -22,6 +22,7 @@ def ran(tmp_path_factory):
     return out, json.loads((out / "cpu.json").read_text()), done.stdout
 
 
+@pytest.mark.slow
 def test_every_rival_has_numbers_or_a_reason(ran):
     _, results, table = ran
     assert set(results["throughput"]) == RIVALS

@@ -182,6 +182,7 @@ def test_grids_without_a_meaning_are_refused(planted, grid):
         select(planted, linear, nonlinear, folds=folds, starts=starts)
 
 
+@pytest.mark.slow
 def test_the_experiment_on_ranks_plants_what_it_says():
     row = ranks.run_one(2, 0, network=False, size=30, device="cpu")
     assert row["planted"] == row["identified"] == 2

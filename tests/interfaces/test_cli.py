@@ -368,6 +368,7 @@ def _write_bad_files(folder):
     (folder / "cut.npz").write_bytes((folder / "whole.npz").read_bytes()[:-40])
 
 
+@pytest.mark.slow
 def test_the_months_of_uber_and_movielens_fit_in_one_command(cli, real, tmp_path):
     import zipfile
 

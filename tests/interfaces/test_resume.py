@@ -104,6 +104,7 @@ def test_a_hundred_kills(source, whole, tmp_path):
         assert_same(found, whole)
 
 
+@pytest.mark.slow
 def test_ctrl_c_once_keeps_the_best_so_far_and_can_be_resumed(source, whole, tmp_path):
     out = tmp_path / "run"
     process = start(source, out)

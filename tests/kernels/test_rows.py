@@ -211,6 +211,7 @@ def in_a_process(code, threads=2, **environment):
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_a_machine_where_the_solver_is_not_compiled_yet_is_told_so_once(tmp_path):
     first = in_a_process(FRESH, NUMBA_CACHE_DIR=str(tmp_path))
     assert first[0] == f"2 {SOLVED}"
@@ -224,6 +225,7 @@ def test_starting_the_threads_of_the_solver_leaves_those_of_torch_as_they_were(t
     assert in_a_process(FRESH, threads)[0] == f"{threads} {SOLVED}"
 
 
+@pytest.mark.slow
 def test_a_machine_without_a_place_for_compiled_code_compiles_in_every_process():
     assert in_a_process(NOWHERE + FRESH) == [
         f"2 {SOLVED}",
