@@ -12,6 +12,8 @@ import pytest
 SUITE = Path(__file__).resolve().parents[2] / "benchmarks" / "cpu.py"
 RIVALS = {"sliced Adam", "batched loader", "plain DataLoader", "tensorly", "pyttb", "pygenten"}
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
@@ -22,7 +24,6 @@ def ran(tmp_path_factory):
     return out, json.loads((out / "cpu.json").read_text()), done.stdout
 
 
-@pytest.mark.slow
 def test_every_rival_has_numbers_or_a_reason(ran):
     _, results, table = ran
     assert set(results["throughput"]) == RIVALS
