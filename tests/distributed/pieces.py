@@ -151,8 +151,9 @@ def main():
         "sampled": sampled(world),
         "together": kept_together(world),
     }
-    Path(sys.argv[1], f"{world.rank}.json").write_text(json.dumps(found))
     world.leave()
+    found["threads"] = [one.read_text().strip() for one in Path("/proc/self/task").glob("*/comm")]
+    Path(sys.argv[1], f"{world.rank}.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":
