@@ -12,10 +12,11 @@ from jointensor.data.modes import Mode
 from jointensor.data.sparse import SparseTensor
 from jointensor.data.synthetic import make_joint
 from jointensor.errors import ConfigError
-from jointensor.experiments import auto
 from jointensor.experiments import folds as parting
+from jointensor.experiments import trials
 from jointensor.experiments.auto import Search, run_auto
 from jointensor.experiments.candidates import Candidate, candidates_for
+from jointensor.experiments.conclude import _cold, conclude
 from jointensor.experiments.folds import FOLDS, held_out, make_folds
 from jointensor.experiments.mixing import STEPS, greedy, mixed_error
 from jointensor.training.local import Local
@@ -56,7 +57,7 @@ def offer(monkeypatch):
     """Let a search choose from a few candidates only."""
 
     def few(*candidates):
-        monkeypatch.setattr(auto, "candidates_for", lambda _: list(candidates))
+        monkeypatch.setattr(trials, "candidates_for", lambda _: list(candidates))
 
     return few
 
@@ -64,13 +65,13 @@ def offer(monkeypatch):
 @pytest.fixture
 def fits(monkeypatch):
     """Names of the candidates that were fitted, one by one."""
-    names, real = [], auto.fit_candidate
+    names, real = [], trials.fit_candidate
 
     def counted(candidate, *args, **kwargs):
         names.append(candidate.name)
         return real(candidate, *args, **kwargs)
 
-    monkeypatch.setattr(auto, "fit_candidate", counted)
+    monkeypatch.setattr(trials, "fit_candidate", counted)
     return names
 
 
@@ -196,7 +197,7 @@ def test_a_share_of_large_tensors_is_held_out_and_groups_stay_together(planted, 
 def test_cold_entries_are_those_with_a_label_of_their_fold_alone():
     tensor = additive((60, 50), 90)
     search = Search(tensor, device="cpu")
-    cold = search._cold(tensor, search.folds)
+    cold = _cold(search, tensor, search.folds)
     for row, fold, said in zip(tensor.indices, search.folds, cold, strict=True):
         others = tensor.indices[search.folds != fold]
         assert said == any(label not in others[:, n] for n, label in enumerate(row))
@@ -336,7 +337,7 @@ def test_an_interrupt_returns_the_best_so_far(offer, planted, call):
 
 def test_an_interrupt_during_the_first_fit_still_answers(offer, planted, monkeypatch):
     offer(BIAS, TABLES)
-    real, calls = auto.fit_candidate, []
+    real, calls = trials.fit_candidate, []
 
     def interrupted_once(*args, **kwargs):
         calls.append(None)
@@ -344,7 +345,7 @@ def test_an_interrupt_during_the_first_fit_still_answers(offer, planted, monkeyp
             raise KeyboardInterrupt
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(auto, "fit_candidate", interrupted_once)
+    monkeypatch.setattr(trials, "fit_candidate", interrupted_once)
     result = run_auto(planted[0], budget=LONG, device="cpu")
     assert result.outcome == "interrupted"
     assert np.isfinite(result.predictor.predict(planted[1].indices)).all()
@@ -367,7 +368,7 @@ def test_a_search_goes_on_from_its_store(offer, fits, planted, tmp_path):
 def test_a_candidate_that_fails_is_told_and_left_out(offer, planted):
     broken = Candidate("broken", "joint", 5, (2, 0), linear="mean+cp:2", changes={}, nonlinear="julia", core=True)
     offer(BIAS, broken, TABLES)
-    real = auto.fit_candidate
+    real = trials.fit_candidate
 
     def fails(candidate, *args, **kwargs):
         if candidate.name == "broken":
@@ -376,7 +377,7 @@ def test_a_candidate_that_fails_is_told_and_left_out(offer, planted):
 
     notes = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(auto, "fit_candidate", fails)
+        patch.setattr(trials, "fit_candidate", fails)
         result = run_auto(planted[0], budget=LONG, device="cpu", on_note=notes.append)
     row = next(row for row in result.trials if row["name"] == "broken")
     assert row["failure"] == "out of memory"
@@ -505,11 +506,11 @@ def test_neighbours_are_all_entries_where_few_were_left_out(offer, monkeypatch):
     learnt, others = along_days(entries=5400)
 
     def after(folds):
-        search = auto.Search(learnt, budget=LONG, device="cpu")
-        trial = auto.Trial(BIAS)
+        search = Search(learnt, budget=LONG, device="cpu")
+        trial = trials.Trial(BIAS)
         for fold in range(folds):
-            search._fit_all([(trial, fold)])
-        return search._finish()
+            search.fit_all([(trial, fold)])
+        return conclude(search)
 
     one, all_of_them = after(1), after(FOLDS)
     errors = [rmse(result.predictor.predict(others.indices), others.values) for result in (one, all_of_them)]
@@ -528,14 +529,14 @@ def test_neighbours_are_all_entries_where_few_were_left_out(offer, monkeypatch):
 def test_trees_of_a_search_answer_by_one_fit_to_all_entries(offer, planted, monkeypatch):
     """With as many of them as the folds had on average: no entries are left to count them by."""
     offer(Candidate("trees", "trees", 5, core=True))
-    counts, real = [], auto.fit_candidate
+    counts, real = [], trials.fit_candidate
 
     def counted(*args, **kwargs):
         fitted = real(*args, **kwargs)
         counts.append(len(fitted.part.roots))
         return fitted
 
-    monkeypatch.setattr(auto, "fit_candidate", counted)
+    monkeypatch.setattr(trials, "fit_candidate", counted)
     learnt, others = planted
     result = run_auto(learnt, budget=LONG, device="cpu", seed=3)
     assert len(counts) == FOLDS

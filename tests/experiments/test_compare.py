@@ -19,7 +19,8 @@ from jointensor.data.modes import Mode
 from jointensor.errors import ConfigError, DataError, RunError
 from jointensor.experiments.cells import CompareConfig
 from jointensor.experiments.compare import compare
-from jointensor.experiments.run import Listener, RunConfig, run
+from jointensor.experiments.config import Listener, RunConfig
+from jointensor.experiments.run import run
 from jointensor.models.nonlinear import nonlinear_parts
 from tests.networks import Failing, Silent
 

@@ -18,8 +18,9 @@ from jointensor.data.files import write_tensor
 from jointensor.data.split import split
 from jointensor.data.synthetic import make_joint
 from jointensor.errors import MemoryFullError
+from jointensor.experiments.config import Listener, RunConfig
 from jointensor.experiments.folder import load_run
-from jointensor.experiments.run import Listener, RunConfig, run
+from jointensor.experiments.run import run
 from jointensor.models.joint import JointModel, evaluate_in_batches
 from jointensor.training.fit import fit
 from jointensor.training.recipe import make_recipe

@@ -13,7 +13,7 @@ import pytest
 from jointensor import SparseTensor, write_tensor
 from jointensor.cli import main
 from jointensor.data.modes import Mode
-from jointensor.experiments import auto, folds
+from jointensor.experiments import folds, trials
 from jointensor.experiments.candidates import Candidate
 from jointensor.experiments.folder import load_run
 from jointensor.training.local import Local
@@ -78,7 +78,7 @@ def searched(once, tmp_path):
 def few(monkeypatch):
     """Searches that choose between biases and two components, in a moment."""
     offered = [Candidate("bias", "bias", 0, core=True), Candidate("julia:2/0", "joint", 6, (2, 0), core=True)]
-    monkeypatch.setattr(auto, "candidates_for", lambda _: offered)
+    monkeypatch.setattr(trials, "candidates_for", lambda _: offered)
 
 
 def numbers_in(thing):
@@ -169,7 +169,7 @@ def test_components_of_a_search_are_shown_where_there_are_some(cli, few, source,
 
 
 def test_a_search_without_components_says_so(cli, source, tmp_path, monkeypatch):
-    monkeypatch.setattr(auto, "candidates_for", lambda _: [Candidate("bias", "bias", 0, core=True)])
+    monkeypatch.setattr(trials, "candidates_for", lambda _: [Candidate("bias", "bias", 0, core=True)])
     out = tmp_path / "run"
     assert cli("fit", source, *MODES, "--rank", "auto", "--budget", "60", "--out", out)[0] == 0
     assert load_run(out).predictor.model is None

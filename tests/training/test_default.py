@@ -14,9 +14,10 @@ from jointensor.kernels import pick_engine
 from jointensor.metrics import rmse
 from jointensor.models.joint import JointModel
 from jointensor.training.exact import make_exact, solve_turn
-from jointensor.training.fit import fit, schedule_of
+from jointensor.training.fit import fit
 from jointensor.training.phases import warm_start
 from jointensor.training.recipe import RECIPES, make_recipe
+from jointensor.training.schedule import schedule_of
 from jointensor.training.state import Entries, Fixed
 from jointensor.training.trainer import Trainer
 from jointensor.training.weights import load_predictor, save_predictor

@@ -13,8 +13,9 @@ from jointensor.errors import ConfigError
 from jointensor.evaluation.matching import match_factors
 from jointensor.metrics import rmse
 from jointensor.models.joint import JointModel
-from jointensor.training.fit import fit, schedule_of
+from jointensor.training.fit import fit
 from jointensor.training.recipe import Recipe, make_recipe
+from jointensor.training.schedule import schedule_of
 
 EXACT = Recipe(linear_solver="als", batch_size=256, warm_epochs=10, rounds=6, refine_epochs=10, lr_refine=0.001)
 

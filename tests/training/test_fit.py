@@ -18,8 +18,9 @@ from jointensor.data.split import Split, split
 from jointensor.errors import ConfigError, DataError
 from jointensor.metrics import rmse
 from jointensor.models.joint import JointModel
-from jointensor.training.fit import fit, pick_device, schedule_of
+from jointensor.training.fit import fit, pick_device
 from jointensor.training.recipe import Recipe
+from jointensor.training.schedule import schedule_of
 
 
 class Silent(nn.Module):

@@ -11,7 +11,8 @@ from torch import nn
 from jointensor.data.npz import write_npz
 from jointensor.data.sparse import SparseTensor
 from jointensor.data.split import split
-from jointensor.experiments.run import RunConfig, run
+from jointensor.experiments.config import RunConfig
+from jointensor.experiments.run import run
 from jointensor.experiments.specs import parse_model
 from jointensor.metrics import rfe
 from jointensor.models.joint import JointModel

@@ -114,9 +114,10 @@ def fit(
     from jointensor.cli.joined import joined
     from jointensor.cli.options import fit_config
     from jointensor.cli.screen import Screen
+    from jointensor.experiments.config import AUTO
     from jointensor.experiments.folder import read_config
-    from jointensor.experiments.run import AUTO, run
     from jointensor.experiments.run import resume as resume_run
+    from jointensor.experiments.run import run
 
     with joined(device) as world:
         screen = Screen(quiet=quiet or not world.first, json=json)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType
 
-from jointensor.experiments.run import Listener
+from jointensor.experiments.config import Listener
 
 
 @contextmanager

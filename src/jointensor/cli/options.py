@@ -10,8 +10,8 @@ from jointensor.data.files import file_kind
 from jointensor.data.split import check_share
 from jointensor.errors import ConfigError
 from jointensor.experiments.cells import CompareConfig
+from jointensor.experiments.config import AUTO, RunConfig
 from jointensor.experiments.room import parse_memory
-from jointensor.experiments.run import AUTO, RunConfig
 from jointensor.experiments.specs import parse_models
 from jointensor.kernels.engines import ENGINES
 from jointensor.models.multilinear import linear_spec, parse_blocks

@@ -20,8 +20,8 @@ from rich.table import Column, Table
 from jointensor.evaluation.components import Components
 from jointensor.experiments.compare import OnCell
 from jointensor.experiments.comparison import TITLES, cells_for_people
+from jointensor.experiments.config import Listener
 from jointensor.experiments.reproduce.study import Outcome
-from jointensor.experiments.run import Listener
 from jointensor.experiments.select import Selection
 from jointensor.report.pages import figure_rows
 from jointensor.training.history import Epoch

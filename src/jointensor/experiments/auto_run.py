@@ -6,7 +6,7 @@ import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +15,9 @@ from jointensor.baselines import Baseline
 from jointensor.data.reading import Reading
 from jointensor.data.sparse import SparseTensor, join
 from jointensor.data.split import Split
-from jointensor.experiments.auto import Auto, run_auto
+from jointensor.experiments.auto import run_auto
+from jointensor.experiments.conclude import Auto
+from jointensor.experiments.config import Listener, RunConfig
 from jointensor.experiments.folder import METRICS, write_run
 from jointensor.experiments.joined import wire_record
 from jointensor.experiments.judging import Entries, figures_of
@@ -24,9 +26,6 @@ from jointensor.kernels import pick_engine
 from jointensor.metrics import measure
 from jointensor.training.fit import pick_device
 from jointensor.training.world import ALONE, World
-
-if TYPE_CHECKING:
-    from jointensor.experiments.run import Listener, RunConfig
 
 AUTO_BUDGET = 600.0
 """Seconds for a search where none are given."""

@@ -28,9 +28,10 @@ from jointensor.data.split import split
 from jointensor.errors import ConfigError, DataError, JointensorError, MissingPackageError, RunError
 from jointensor.experiments.cells import Cell, CompareConfig, cells_of, run_cell
 from jointensor.experiments.comparison import as_csv, as_markdown, draw, rows_of
+from jointensor.experiments.config import Listener
 from jointensor.experiments.folder import CELLS, CONFIG, environment, new_folder
 from jointensor.experiments.report import write_comparison_report
-from jointensor.experiments.run import Listener, read_source
+from jointensor.experiments.run import read_source
 from jointensor.experiments.specs import parse_models
 from jointensor.training.fit import check_fit, pick_device
 

@@ -15,9 +15,10 @@ from jointensor.data.sparse import SparseTensor
 from jointensor.data.tables import TableSpec, tensor_to_frame
 from jointensor.errors import MissingPackageError
 from jointensor.evaluation.components import draw_components, read_components
+from jointensor.experiments.config import Listener, RunConfig
 from jointensor.experiments.folder import Run, load_run, new_folder
 from jointensor.experiments.predict import complete_file
-from jointensor.experiments.run import Listener, RunConfig, run
+from jointensor.experiments.run import run
 from jointensor.report.pages import figure_rows
 
 MODELS = {"JULIA 4/16": ("run", (4, 16)), "CP 20": ("run-cp", (20, 0)), "network 20": ("run-network", (0, 20))}

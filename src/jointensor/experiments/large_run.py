@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,8 +23,10 @@ from jointensor.data.sides import Sides, SplitRule
 from jointensor.data.sources import count_entries, in_pieces
 from jointensor.data.sparse import SparseTensor
 from jointensor.errors import ConfigError, DataError, JointensorError, RunError
+from jointensor.experiments.config import Listener, RunConfig
 from jointensor.experiments.folder import CHECKPOINTS, METRICS, write_run
 from jointensor.experiments.judging import Entries, calibrate_entries
+from jointensor.experiments.record import fit_record, journal_record, stopped_note
 from jointensor.experiments.report import write_run_report
 from jointensor.experiments.room import Room, check_labels, fits_in_memory, memory_record
 from jointensor.kernels import pick_engine
@@ -39,9 +40,6 @@ from jointensor.training.journal import Journals
 from jointensor.training.predictor import Predictor
 from jointensor.training.recipe import make_recipe
 from jointensor.training.streamed import check_streamed, fit_streamed
-
-if TYPE_CHECKING:
-    from jointensor.experiments.run import Listener, RunConfig
 
 SHARDS = "shards"
 """Folder of the shards, among the checkpoints; it is removed when the run is finished."""
@@ -134,15 +132,14 @@ def _fill(path: Path, config: RunConfig, listener: Listener, begin: float, journ
     clock.lap("biases")
     fitted = fit_streamed(
         model, dealt, recipe, bias, seed=config.seed, systems=room.systems, batch=room.batch, engine=config.engine,
-        budget=math.inf if config.budget is None else max(config.budget - (time.monotonic() - begin), 0.0),
-        on_epoch=listener.on_epoch, on_note=listener.on_note, journal=journals.next(),
+        budget=config.left(begin), on_epoch=listener.on_epoch, on_note=listener.on_note, journal=journals.next(),
     )  # fmt: skip
     for note in fitted.notes:
         listener.on_note(note)
     clock.lap("fit")
     notes += fitted.notes
     if journals.stopped:
-        notes.append(f"stopped before its end, with the best model so far; to go on: jointensor fit --resume {path}")
+        notes.append(stopped_note(path))
         listener.on_note(notes[-1])
     return _write(path, config, source, dealt, fitted, notes, begin, clock, journals)
 
@@ -232,10 +229,15 @@ def _write(
             for name in ("mean", "bias", "tables", "interp")
         },
         "returned": returned,
-        **_circumstances(config, fitted, dealt, begin),
+        **fit_record(fitted, config, begin),
+        "split": config.split_record() | {"drawn": dealt.how},
+        "device": "cpu",
+        "world_size": 1,
+        "entries_per_rank": [len(dealt.train)],
+        "shape": list(dealt.shape),
+        "entries": {"train": len(dealt.train), "valid": len(dealt.valid), "all": dealt.entries},
         "steps": clock.laps,
-        "resumed_from_epoch": journals.resumed_epochs or None,
-        "interrupted": journals.stopped,
+        **journal_record(journals),
         "notes": notes,
         "files": checksums,
     }
@@ -282,28 +284,3 @@ def _sample(shards: Shards, wanted: int) -> Entries:
         if not wanted:
             break
     return np.concatenate(indices), np.concatenate(values)
-
-
-def _circumstances(config: RunConfig, fitted: Fit, dealt: Dealt, begin: float) -> dict[str, Any]:
-    return {
-        "outcome": fitted.outcome,
-        "restarts": fitted.restarts,
-        "attempts": fitted.attempts,
-        "failed": fitted.failed,
-        "nonlinear_dead": fitted.nonlinear_dead,
-        "epochs": len(fitted.history),
-        "parameters": fitted.model.n_parameters(),
-        "seconds": time.monotonic() - begin,
-        "engine": fitted.engine,
-        "linear": fitted.model.linear,
-        "first": fitted.first,
-        "ridge": fitted.ridge,
-        "collapsed": fitted.collapsed,
-        "device": "cpu",
-        "world_size": 1,
-        "entries_per_rank": [len(dealt.train)],
-        "seed": config.seed,
-        "split": config.split_record() | {"drawn": dealt.how},
-        "shape": list(dealt.shape),
-        "entries": {"train": len(dealt.train), "valid": len(dealt.valid), "all": dealt.entries},
-    }

@@ -14,8 +14,9 @@ from jointensor.atomic import sha256, write_whole
 from jointensor.data.files import check_file, file_kind, read_queries
 from jointensor.data.sparse import SparseTensor
 from jointensor.errors import ConfigError, JointensorError
+from jointensor.experiments.config import RunConfig
 from jointensor.experiments.folder import Run
-from jointensor.experiments.run import RunConfig, read_source
+from jointensor.experiments.run import read_source
 from jointensor.experiments.serving import Serving
 from jointensor.training.predictor import CHUNK
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +16,13 @@ from jointensor.data.sparse import SparseTensor
 from jointensor.data.split import Split, split
 from jointensor.errors import ConfigError, DataError
 from jointensor.evaluation.evaluate import evaluate_entries
+from jointensor.experiments.auto_run import fill_auto
+from jointensor.experiments.config import AUTO, Listener, RunConfig
 from jointensor.experiments.folder import CHECKPOINTS, METRICS, read_config, read_json, write_run
 from jointensor.experiments.joined import check_same_source, finished_before, run_folder, wire_record
 from jointensor.experiments.judging import Entries, calibrate_on, figures_of
+from jointensor.experiments.large_run import fill_large, must_stream
+from jointensor.experiments.record import fit_record, journal_record, stopped_note
 from jointensor.experiments.remember import FOLDS, remember
 from jointensor.experiments.report import write_run_report
 from jointensor.experiments.room import memory_record
@@ -28,79 +30,12 @@ from jointensor.models.joint import JointModel
 from jointensor.models.multilinear import by_position, without_memory
 from jointensor.training.checkpoints import Checkpoints
 from jointensor.training.ensemble import Ensemble
-from jointensor.training.fit import Fit, fit, pick_device, schedule_of
-from jointensor.training.history import OnEpoch
+from jointensor.training.fit import Fit, fit, pick_device
 from jointensor.training.journal import Journals
 from jointensor.training.predictor import Predictor
 from jointensor.training.recipe import Recipe, make_recipe
+from jointensor.training.schedule import schedule_of
 from jointensor.training.world import ALONE, World
-
-AUTO = "auto"
-"""The rank that is chosen by validation, with everything else."""
-
-
-@dataclass(frozen=True)
-class RunConfig:
-    """Everything that decides a run; ``config.json`` holds it."""
-
-    source: str
-    table: dict[str, Any] | None = None
-    """How a table becomes a tensor, as :meth:`TableSpec.to_dict` gives it."""
-    orders: dict[str, str] = field(default_factory=dict)
-    rank: tuple[int, int] | str = (4, 16)
-    """``(R, F)``, or ``auto``."""
-    linear: str | None = None
-    nonlinear: str = "julia"
-    recipe: str = "default"
-    recipe_changes: dict[str, Any] = field(default_factory=dict)
-    split: str = "standard"
-    split_seed: int = 0
-    test: float = 0.2
-    test_file: str | None = None
-    valid: float = 0.1
-    seed: int = 0
-    refit: bool = False
-    engine: str = "auto"
-    device: str = "auto"
-    budget: float | None = None
-    checkpoint_every: float = 300.0
-    """Seconds from one checkpoint to the next."""
-    memory: int | None = None
-    """Bytes that the process may take; ``None``: as many as it needs."""
-    stream: bool = False
-    """Whether entries stay on disk even where ``memory`` holds them."""
-
-    def split_record(self) -> dict[str, Any]:
-        """What ``metrics.json`` says of the split."""
-        return {
-            "rule": self.split,
-            "test_file": self.test_file,
-            "seed": self.split_seed,
-            "test": self.test,
-            "valid": self.valid,
-        }
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> RunConfig:
-        """The inverse of ``asdict``."""
-        try:
-            changes = {
-                key: tuple(value) if isinstance(value, list) else value for key, value in data["recipe_changes"].items()
-            }
-            rank = data["rank"] if data["rank"] == AUTO else tuple(data["rank"])
-            return cls(**{**data, "rank": rank, "recipe_changes": changes})
-        except (KeyError, TypeError) as error:
-            raise ConfigError(f"config.json is not of this version: {error}") from None
-
-
-@dataclass(frozen=True)
-class Listener:
-    """Where a run tells what it does; every call is optional to hear."""
-
-    on_note: Callable[[str], None] = lambda _: None
-    on_epoch: OnEpoch | None = None
-    stopping: Callable[[], bool] = lambda: False
-    """Whether somebody asked to stop: training ends then, and what there is is written."""
 
 
 def run(config: RunConfig, out: Path, listener: Listener | None = None, world: World = ALONE) -> dict[str, Any]:
@@ -161,8 +96,6 @@ def _fill(path: Path, config: RunConfig, listener: Listener, world: World) -> di
     journals = Journals(checkpoints, listener.stopping, listener.on_note, world)
     begin = time.monotonic() - world.decide(lambda: checkpoints.elapsed if checkpoints else 0.0)
     if config.memory is not None and checkpoints is not None and _stay_on_disk(config, listener, world):
-        from jointensor.experiments.large_run import fill_large  # noqa: PLC0415 - it needs the configuration
-
         return fill_large(path, config, listener, begin, journals, checkpoints)
     reading = read_source(config.source, config.table, config.orders)
     for note in reading.notes:
@@ -183,8 +116,6 @@ def _fill(path: Path, config: RunConfig, listener: Listener, world: World) -> di
     baselines = _baselines(parts, world)
     world.meet()
     if config.rank == AUTO:
-        from jointensor.experiments.auto_run import fill_auto  # noqa: PLC0415 - it needs the configuration from here
-
         return fill_auto(path, config, listener, reading, parts, test, baselines, begin, world)
     fitted = _fit(config, parts, baselines["bias"], listener, begin, journals)  # type: ignore[arg-type]
     for note in fitted.notes:
@@ -197,10 +128,7 @@ def _fill(path: Path, config: RunConfig, listener: Listener, world: World) -> di
         return {}
     figures = figures_of(judged, baselines, parts, test)
     if journals.stopped:
-        notes = [
-            *notes,
-            f"stopped before its end, with the best model so far; to go on: jointensor fit --resume {path}",
-        ]
+        notes = [*notes, stopped_note(path)]
         listener.on_note(notes[-1])
     judged = replace(judged, calibration=calibrate_on(judged, parts, test))
     predictor = replace(kept.predictor, calibration=judged.calibration) if again else judged
@@ -208,9 +136,16 @@ def _fill(path: Path, config: RunConfig, listener: Listener, world: World) -> di
     metrics = (
         figures
         | {"returned": _returned(fitted, parts, test, refit=kept is not fitted)}
-        | _circumstances(config, fitted, tensor, parts, begin, world)
+        | fit_record(fitted, config, begin)
+        | {
+            "device": pick_device(config.device).type,
+            "world_size": world.size,
+            "entries_per_rank": world.shares(len(parts.train)),
+            "shape": list(tensor.shape),
+            "entries": {"train": len(parts.train), "valid": len(parts.valid), "all": len(tensor)},
+        }
         | wire_record(world, len(fitted.history))
-        | {"resumed_from_epoch": journals.resumed_epochs or None, "interrupted": journals.stopped}
+        | journal_record(journals)
         | {"notes": [*reading.notes, *fitted.notes, *notes], "files": checksums}
     )
     held = test if len(test[1]) else (parts.valid.indices, parts.valid.values)
@@ -227,8 +162,6 @@ def _fill(path: Path, config: RunConfig, listener: Listener, world: World) -> di
 
 def _stay_on_disk(config: RunConfig, listener: Listener, world: World) -> bool:
     """Whether entries are more than ``--memory`` holds."""
-    from jointensor.experiments.large_run import must_stream  # noqa: PLC0415 - it needs the configuration from here
-
     if world.shared:
         raise ConfigError("--memory is for one process; leave it out, or start the fit without torchrun")
     if must_stream(config):
@@ -271,7 +204,7 @@ def _fit(config: RunConfig, parts: Split, bias: Tables, listener: Listener, begi
         recipe,
         seed=config.seed,
         device=config.device,
-        budget=_left(config, begin),
+        budget=config.left(begin),
         fallback=bias,
         on_epoch=listener.on_epoch,
         engine=config.engine,
@@ -306,7 +239,7 @@ def _remember(
     def again(some: Split) -> Fit:
         return fit(
             _model(config, fitted.recipe, parts.train), some, fitted.recipe, seed=config.seed, device=config.device,
-            budget=_left(config, begin), engine=config.engine, journal=journals.next(),
+            budget=config.left(begin), engine=config.engine, journal=journals.next(),
         )  # fmt: skip
 
     found, memory = remember(fitted, parts, late, again, None, config.seed)
@@ -331,7 +264,7 @@ def _refit(
         schedule_of(fitted),
         seed=config.seed,
         device=config.device,
-        budget=_left(config, begin),
+        budget=config.left(begin),
         on_epoch=listener.on_epoch,
         engine=config.engine,
         journal=journals.next(),
@@ -343,11 +276,6 @@ def _refit(
     return again
 
 
-def _left(config: RunConfig, begin: float) -> float:
-    """Seconds of the budget that are left."""
-    return math.inf if config.budget is None else max(config.budget - (time.monotonic() - begin), 0.0)
-
-
 def _returned(fitted: Fit, parts: Split, test: Entries, *, refit: bool) -> dict[str, Any]:
     """Which model was kept, and the joint model's own figures where it was not that one."""
     if fitted.returned == "joint":
@@ -356,30 +284,3 @@ def _returned(fitted: Fit, parts: Split, test: Entries, *, refit: bool) -> dict[
     valid = evaluate_entries(joint, parts.valid.indices, parts.valid.values)
     own = {"test": evaluate_entries(joint, *test) if len(test[1]) else None, "valid": valid}
     return {"model": fitted.returned, "refit": refit, "joint": own}
-
-
-def _circumstances(
-    config: RunConfig, fitted: Fit, tensor: SparseTensor, parts: Split, begin: float, world: World
-) -> dict[str, Any]:
-    return {
-        "outcome": fitted.outcome,
-        "restarts": fitted.restarts,
-        "attempts": fitted.attempts,
-        "failed": fitted.failed,
-        "nonlinear_dead": fitted.nonlinear_dead,
-        "epochs": len(fitted.history),
-        "parameters": fitted.model.n_parameters(),
-        "seconds": time.monotonic() - begin,
-        "engine": fitted.engine,
-        "linear": fitted.model.linear,
-        "first": fitted.first,
-        "ridge": fitted.ridge,
-        "collapsed": fitted.collapsed,
-        "device": pick_device(config.device).type,
-        "world_size": world.size,
-        "entries_per_rank": world.shares(len(parts.train)),
-        "seed": config.seed,
-        "split": config.split_record(),
-        "shape": list(tensor.shape),
-        "entries": {"train": len(parts.train), "valid": len(parts.valid), "all": len(tensor)},
-    }

@@ -4,92 +4,38 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from jointensor.baselines.device import fit_bias_on_device
 from jointensor.baselines.tables import Tables, fit_bias
 from jointensor.data.sparse import SparseTensor
 from jointensor.data.split import Split
-from jointensor.errors import ConfigError, DataError, MemoryFullError
-from jointensor.kernels import pick_engine
+from jointensor.errors import ConfigError, DataError
+from jointensor.kernels import Engine, pick_engine
 from jointensor.metrics import measure
-from jointensor.models.joint import JointModel, evaluate_in_batches
+from jointensor.models.joint import JointModel
+from jointensor.training.attempts import Course, Outcome, run_attempts
 from jointensor.training.history import Epoch, OnEpoch
-from jointensor.training.journal import Journal, StoppedError
+from jointensor.training.journal import Journal
 from jointensor.training.losses import make_loss
-from jointensor.training.phases import train
 from jointensor.training.predictor import Predictor
 from jointensor.training.recipe import Recipe, make_recipe
 from jointensor.training.state import Entries
 from jointensor.training.together import own_share, see_all
-from jointensor.training.trainer import (
-    CONSTANT,
-    EVALUATION_BATCH,
-    BudgetError,
-    DeadError,
-    DivergedError,
-    HopelessError,
-    Trainer,
-)
-from jointensor.training.world import World
-
-Outcome = Literal["converged", "budget", "diverged", "dead"]
-"""``converged``: the stopping rule fired. ``budget``: epochs or seconds ran out, or a start was given up.
-``diverged``: a loss was not finite. ``dead``: every prediction is the same number."""
-
+from jointensor.training.trainer import Trainer
+from jointensor.training.world import ALONE, World
 
 LARGEST = 1e30
 """Size of values whose sums fit into 32 bits, however many there are."""
 
 JUDGED = 500_000
 """Validation entries that decide between the joint model and the biases; more would only take longer."""
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One start and how it ended."""
-
-    number: int
-    outcome: Outcome
-    rfe: float
-    """On validation entries (training entries where there are none)."""
-    nonlinear_dead: bool
-    """Whether f ended as a constant, even if g carried the fit."""
-    state: dict[str, Tensor]
-    history: list[Epoch]
-    ridge: float | None = None
-    """λ of the exact solver; ``None`` where Θ_L was descended."""
-    first: str | None = None
-    """Which half was estimated first."""
-    collapsed: tuple[str, ...] = ()
-    """Blocks of g that ended at zero."""
-
-    @property
-    def failed(self) -> bool:
-        """Whether the paper would start again: RFE ≥ 1, or nothing learnt at all."""
-        return self.outcome in ("diverged", "dead") or not self.rfe < 1
-
-    def to_dict(self) -> dict[str, Any]:
-        """What ``metrics.json`` keeps of it."""
-        return {
-            "outcome": self.outcome,
-            "failed": self.failed,
-            "first": self.first,
-            "ridge": self.ridge,
-            "collapsed": list(self.collapsed),
-            "valid_rfe": self.rfe if math.isfinite(self.rfe) else None,
-            "nonlinear_dead": self.nonlinear_dead,
-            "epochs": len(self.history),
-            "seconds": sum(row.seconds for row in self.history),
-        }
 
 
 @dataclass(frozen=True)
@@ -212,58 +158,59 @@ def fit(  # noqa: PLR0913 - everything that decides a fit
         if not world.shared:
             model.multilinear.see(train_entries.indices)
         model.multilinear.draws.forget()  # those of an earlier fit
-    best: Attempt | None = None
-    history: list[Epoch] = []
-    attempts: list[dict[str, Any]] = []
-    given = {name: value.detach().clone() for name, value in model.state_dict().items()}
-    for number in range(1 + recipe.restarts):
-        model.load_state_dict(given)  # parameters that nothing resets must not carry over from a failed attempt
-        with _seeded(seed, number, place), _memory_named(place):
-            trainer = Trainer(
-                model,
-                train_entries,
-                valid_entries,
-                recipe,
-                attempt=number,
-                deadline=begin + budget,
-                on_epoch=on_epoch,
-                engine=kernels,
-                journal=journal,
-            )
-            attempt = _attempt(trainer)
-        history += attempt.history
-        attempts.append(attempt.to_dict())
-        if best is None or (attempt.failed, attempt.rfe) < (best.failed, best.rfe):
-            best = attempt
-        if not best.failed or journal.stopped or trainer.out_of_time():
-            break
-    assert best is not None  # the loop runs at least once
-    with _seeded(seed, 0, place):
-        journal.pause(len(history), force=True)
-    model.load_state_dict(best.state)
+
+    def start(number: int) -> Trainer:
+        return Trainer(
+            model,
+            train_entries,
+            valid_entries,
+            recipe,
+            attempt=number,
+            deadline=begin + budget,
+            on_epoch=on_epoch,
+            engine=kernels,
+            journal=journal,
+        )
+
+    course = run_attempts(model, start, recipe.restarts, seed=seed, place=place)
     if fallback is None and place.type == "cuda" and not world.shared:
         parts = [(part.indices, part.values) for part in (train_entries, valid_entries)]
         fallback = fit_bias_on_device(parts[0], parts[1], model.shape)
     fallback = fit_bias(split.train, split.valid) if fallback is None else fallback
-    notes = trainer.notes + [
-        f"block '{name}' ended at zero: the ridge that validated best is large" for name in best.collapsed
-    ]
-    pick_engine("reference", place.type).equip(model)  # what answers can move to any device
+    return finish(model, course, fallback, split.valid, recipe, kernels, seed=seed, begin=begin, world=world)
+
+
+def finish(
+    model: JointModel,
+    course: Course,
+    fallback: Tables,
+    valid: SparseTensor,
+    recipe: Recipe,
+    kernels: Engine,
+    *,
+    seed: int,
+    begin: float,
+    world: World = ALONE,
+) -> Fit:
+    """What a fit is once its training has ended: what answers, and how it came about."""
+    best, notes = course.best, course.notes
+    offered = kernels.offered(short=recipe.precision == "short")
+    pick_engine("reference", world.device.type).equip(model)  # what answers can move to any device
     predictor = Predictor(model.eval(), fallback)
     if recipe.fall_back:
-        predictor = _better(predictor, split.valid, notes, world)
+        predictor = _better(predictor, valid, notes, world)
     return Fit(
         predictor=predictor,
-        history=history,
+        history=course.history,
         outcome=best.outcome,
-        attempts=attempts,
+        attempts=course.attempts,
         attempt=best.number,
         failed=best.failed,
         nonlinear_dead=best.nonlinear_dead,
         seed=seed,
         seconds=time.monotonic() - begin,
         recipe=recipe,
-        engine=kernels.name if best.ridge is not None or kernels.offered(short=short) else "reference",
+        engine=kernels.name if best.ridge is not None or offered else "reference",
         ridge=best.ridge,
         first=best.first,
         collapsed=list(best.collapsed),
@@ -288,42 +235,6 @@ def _better(predictor: Predictor, valid: SparseTensor, notes: list[str], world: 
     return replace(predictor, returned="bias")
 
 
-def schedule_of(result: Fit) -> Recipe:
-    """The recipe that trains exactly as long as the best state of a fit took, without validation.
-
-    For training once more on all entries, where nothing is left to tell when to stop.
-    """
-    rows = [row for row in result.history if row.attempt == result.attempt]
-    steps = [row for row in rows if row.best] or rows  # refinement goes on from the best state of alternation
-    last = max((row.epoch for row in steps), default=0)
-    # Θ_N alone was trained until it validated best; Θ_L is solved in a fixed number of sweeps
-    alone = [row for row in rows if row.phase == "warm start: nonlinear"]
-    lowest = min(alone, key=lambda row: row.train_loss if row.valid_loss is None else row.valid_loss, default=None)
-    warm = 0 if lowest is None or result.first != "nonlinear" else alone.index(lowest) + 1
-    return replace(
-        result.recipe,
-        ridges=result.recipe.ridges if result.ridge is None else (result.ridge,),
-        first=result.first or result.recipe.first,  # type: ignore[arg-type]
-        warm_epochs=warm or result.recipe.warm_epochs,
-        follow=0.0,
-        fall_back=False,
-        rounds=max((row.round for row in steps), default=0),
-        turns=_turns(steps, result.first),
-        refine_epochs=sum(row.phase == "refine" and row.epoch <= last for row in rows),
-        tolerance=0.0,
-        patience=0,
-    )
-
-
-def _turns(steps: list[Epoch], first: str | None) -> int:
-    """Turns up to the best state of alternation."""
-    last = max((row for row in steps if row.round), key=lambda row: row.epoch, default=None)
-    if last is None:
-        return 0
-    begins = "nonlinear" if first == "linear" else "linear"
-    return 2 * last.round - (last.phase == f"alternate: {begins}")
-
-
 def pick_device(device: str) -> torch.device:
     """The device by name; ``auto`` is a GPU where there is one, else the CPU."""
     if device == "auto":
@@ -340,83 +251,14 @@ def check_fit(model: JointModel, split: Split, recipe: Recipe) -> None:
     """Refuse a model, entries and a recipe that do not go together."""
     if model.shape != split.train.shape:
         raise ConfigError(f"the model has shape {model.shape}, the tensor {split.train.shape}")
-    lowest = min(float(part.values.min(initial=0.0)) for part in (split.train, split.valid))
-    largest = max(float(np.abs(part.values).max(initial=0.0)) for part in (split.train, split.valid))
+    parts = (split.train.values, split.valid.values)
+    check_values(min(float(v.min(initial=0.0)) for v in parts), max(float(v.max(initial=0.0)) for v in parts), recipe)
+
+
+def check_values(lowest: float, highest: float, recipe: Recipe) -> None:
+    """Refuse values that training cannot take."""
+    largest = max(-lowest, highest)
     if largest > LARGEST:
         raise DataError(f"there is a value of size {largest:g}; divide all values so that none is beyond {LARGEST:g}")
     if make_loss(recipe.loss).nonnegative and lowest < 0:
         raise DataError(f"the {recipe.loss} loss needs values of at least 0; there is a value of {lowest:g}")
-
-
-def _attempt(trainer: Trainer) -> Attempt:
-    trainer.start()
-    start = trainer.state()
-    outcome: Outcome
-    try:
-        train(trainer)
-        outcome = "converged" if trainer.converged else "budget"
-    except DivergedError:
-        outcome = "diverged"
-    except DeadError:
-        outcome = "dead"
-    except (BudgetError, HopelessError, StoppedError):
-        outcome = "budget"
-    if trainer.best_state is not None or outcome == "diverged":
-        trainer.put(trainer.best_state or start)
-    rfe, constant, dead = trainer.journal.decide(lambda: _judge(trainer))
-    if outcome != "diverged" and constant:
-        outcome = "dead"
-    state = trainer.state()
-    return Attempt(
-        trainer.attempt,
-        outcome,
-        rfe,
-        dead,
-        state,
-        trainer.history,
-        trainer.ridge,
-        trainer.first,
-        tuple(trainer.collapsed),
-    )
-
-
-def _judge(trainer: Trainer) -> tuple[float, bool, bool]:
-    """RFE of the state as it is, whether all predictions are the same, and whether all of f are."""
-    entries, model = trainer.valid if len(trainer.valid) else trainer.train, trainer.model
-    predicted = evaluate_in_batches(model, entries.indices, EVALUATION_BATCH)
-    f = model.nonlinear
-    dead = f is not None and _constant(evaluate_in_batches(f, entries.indices, EVALUATION_BATCH), entries.values)
-    rfe = measure(predicted.cpu(), entries.values.cpu()).rfe
-    return rfe if math.isfinite(rfe) else math.inf, _constant(predicted, entries.values), dead
-
-
-def _constant(predicted: Tensor, values: Tensor) -> bool:
-    """Whether predictions do not vary, though the values do."""
-    if len(values) < 2 or float(values.std()) == 0:
-        return False
-    return float(predicted.std()) <= CONSTANT * float(values.std())
-
-
-@contextmanager
-def _memory_named(device: torch.device) -> Iterator[None]:
-    """An error of ours where a device has too little memory, whatever was done about it."""
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        raise MemoryFullError(
-            f"the memory of {device} is full, and smaller steps did not help: take --device cpu, fewer components, or "
-            "a smaller tensor"
-        ) from error
-
-
-@contextmanager
-def _seeded(seed: int, attempt: int, device: torch.device) -> Iterator[None]:
-    """Torch's random state set from a seed, and put back afterwards."""
-    state: Any = np.random.SeedSequence([seed, attempt]).generate_state(1, np.uint64)[0]
-    gpu = device.type == "cuda"
-    with torch.random.fork_rng(devices=[device] if gpu else []):
-        torch.default_generator.manual_seed(int(state))
-        if gpu:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(int(state))
-        yield

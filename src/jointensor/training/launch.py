@@ -43,8 +43,8 @@ def join_world(device: str = "auto", environment: Mapping[str, str] = os.environ
         life = f"jointensor/{environment.get('TORCHELASTIC_RESTART_COUNT', '0')}/{size}"
         store = dist.PrefixStore(life, store)  # type: ignore[attr-defined]
         gpu = place if place.type == "cuda" else None
-        # its functions keep, as a default, the group that there is when they are defined (an optimiser's first step does
-        # that): threads would then outlive World.leave, and one that drops a tensor while Python ends aborts the process
+        # its functions keep, as a default, the group that there is when they are defined, which is at an optimiser's
+        # first step: threads would outlive World.leave, and one that drops a tensor while Python ends aborts it
         importlib.import_module("torch.distributed.nn.functional")
         backend = "gloo" if gpu is None else "nccl"
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout, device_id=gpu)

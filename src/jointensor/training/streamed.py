@@ -17,15 +17,14 @@ from torch import Tensor, nn
 from jointensor.baselines.tables import Tables
 from jointensor.data.deal import Dealt
 from jointensor.data.shards import Block
-from jointensor.errors import ConfigError, DataError
+from jointensor.errors import ConfigError
 from jointensor.kernels import pick_engine
 from jointensor.models.joint import JointModel, evaluate_in_batches
 from jointensor.models.multilinear import Multilinear, parse_blocks
-from jointensor.training.fit import LARGEST, Attempt, Fit, _attempt, _better, _seeded
-from jointensor.training.history import Epoch, OnEpoch
+from jointensor.training.attempts import run_attempts
+from jointensor.training.fit import Fit, check_values, finish
+from jointensor.training.history import OnEpoch
 from jointensor.training.journal import Journal, random_state, set_random_state
-from jointensor.training.losses import make_loss
-from jointensor.training.predictor import Predictor
 from jointensor.training.recipe import Recipe
 from jointensor.training.solvers import PIECES, Descent, Exact, Inside, Solver
 from jointensor.training.start import initialise
@@ -33,7 +32,6 @@ from jointensor.training.state import Entries, Fixed, FixedHalf, Half
 from jointensor.training.streamed_als import StreamedAls
 from jointensor.training.streamed_entries import Column, StreamedEntries
 from jointensor.training.trainer import BudgetError, DivergedError, Trainer
-from jointensor.training.world import ALONE
 
 FIXED = Column("fixed")
 """Where the half that is fixed is kept; there is one at a time."""
@@ -195,16 +193,6 @@ def check_streamed(linear: str, recipe: Recipe) -> None:
         )
 
 
-def _check_values(dealt: Dealt, recipe: Recipe) -> None:
-    """Refuse values that training cannot take."""
-    low, high = dealt.summary.low, dealt.summary.high
-    if max(-low, high) > LARGEST:
-        size = max(-low, high)
-        raise DataError(f"there is a value of size {size:g}; divide all values so that none is beyond {LARGEST:g}")
-    if make_loss(recipe.loss).nonnegative and low < 0:
-        raise DataError(f"the {recipe.loss} loss needs values of at least 0; there is a value of {low:g}")
-
-
 def fit_streamed(  # noqa: PLR0913 - everything that decides a fit
     model: JointModel,
     dealt: Dealt,
@@ -244,58 +232,21 @@ def fit_streamed(  # noqa: PLR0913 - everything that decides a fit
         As for :func:`jointensor.training.fit.fit`.
     """
     begin, journal = time.monotonic(), journal or Journal()
-    _check_values(dealt, recipe)
+    check_values(dealt.summary.low, dealt.summary.high, recipe)
     place, kernels = torch.device("cpu"), pick_engine(engine, "cpu")
     if kernels.first_use and recipe.solves and on_note is not None:
         on_note(kernels.first_use)
     model.to(place)
-    short = recipe.precision == "short"
-    kernels.equip(model, short=short)
+    kernels.equip(model, short=recipe.precision == "short")
     train, valid = StreamedEntries.of_shards(dealt, begin + budget), Entries.of(dealt.valid, place)
-    best: Attempt | None = None
-    history: list[Epoch] = []
-    attempts: list[dict[str, Any]] = []
-    given = {name: value.detach().clone() for name, value in model.state_dict().items()}
-    for number in range(1 + recipe.restarts):
-        model.load_state_dict(given)  # parameters that nothing resets must not carry over from a failed attempt
-        with _seeded(seed, number, place):
-            trainer = StreamedTrainer(
-                model, train, valid, recipe, attempt=number, deadline=begin + budget, on_epoch=on_epoch,
-                engine=kernels, journal=journal,
-            )  # fmt: skip
-            trainer.systems, trainer.batch_limit = systems, batch
-            attempt = _attempt(trainer)
-        history += attempt.history
-        attempts.append(attempt.to_dict())
-        if best is None or (attempt.failed, attempt.rfe) < (best.failed, best.rfe):
-            best = attempt
-        if not best.failed or journal.stopped or trainer.out_of_time():
-            break
-    assert best is not None  # the loop runs at least once
-    with _seeded(seed, 0, place):
-        journal.pause(len(history), force=True)
-    model.load_state_dict(best.state)
-    notes = trainer.notes + [
-        f"block '{name}' ended at zero: the ridge that validated best is large" for name in best.collapsed
-    ]
-    pick_engine("reference", "cpu").equip(model)
-    predictor = Predictor(model.eval(), fallback)
-    if recipe.fall_back:
-        predictor = _better(predictor, dealt.valid, notes, ALONE)
-    return Fit(
-        predictor=predictor,
-        history=history,
-        outcome=best.outcome,
-        attempts=attempts,
-        attempt=best.number,
-        failed=best.failed,
-        nonlinear_dead=best.nonlinear_dead,
-        seed=seed,
-        seconds=time.monotonic() - begin,
-        recipe=recipe,
-        engine=kernels.name if best.ridge is not None or kernels.offered(short=short) else "reference",
-        ridge=best.ridge,
-        first=best.first,
-        collapsed=list(best.collapsed),
-        notes=notes,
-    )
+
+    def start(number: int) -> Trainer:
+        trainer = StreamedTrainer(
+            model, train, valid, recipe, attempt=number, deadline=begin + budget, on_epoch=on_epoch,
+            engine=kernels, journal=journal,
+        )  # fmt: skip
+        trainer.systems, trainer.batch_limit = systems, batch
+        return trainer
+
+    course = run_attempts(model, start, recipe.restarts, seed=seed, place=place)
+    return finish(model, course, fallback, dealt.valid, recipe, kernels, seed=seed, begin=begin)

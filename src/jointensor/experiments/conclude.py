@@ -1,0 +1,206 @@
+"""What a search comes to: a mix of what was tried, with memory and intervals, and the reasons."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jointensor.baselines import fit_bias
+from jointensor.data.sparse import SparseTensor
+from jointensor.experiments.candidates import refit_candidate
+from jointensor.experiments.dealing import Result, deal
+from jointensor.experiments.folds import FOLDS
+from jointensor.experiments.mixing import greedy
+from jointensor.experiments.trials import Trial, Trials
+from jointensor.training.calibration import LeftOut, calibrate
+from jointensor.training.ensemble import Ensemble, Member
+from jointensor.training.memory import Remembered, fit_memory
+from jointensor.training.predictor import Predictor
+
+
+@dataclass(frozen=True)
+class Auto:
+    """What was chosen, and why."""
+
+    predictor: Ensemble
+    trials: list[dict[str, Any]]
+    """A row per candidate: name, rmse, spread over folds, standard error, seconds, weight."""
+    chosen: str
+    simplest: str
+    """The simplest candidate within one standard error of the best."""
+    reason: str
+    figures: dict[str, float]
+    """RMSE of left-out entries: best single candidate, the mix, the mix with memory."""
+    predicted: NDArray[np.float32]
+    """What was predicted for entries that were left out; NaN where none was."""
+    outcome: str
+
+
+def conclude(search: Trials) -> Auto:
+    """Mix, remember, calibrate, and say why."""
+    folds = max(([fold for fold in range(FOLDS) if fold in one.predicted] for one in search.trials.values()), key=len)
+    done = search.done(folds)
+    truth = search.truth(folds)
+    said = {name: np.concatenate([one.predicted[fold] for fold in folds]) for name, one in done.items()}
+    weights = greedy(said, truth)
+    members = _members(search, weights, search.tensor)
+    fallback = fit_bias(search.tensor, search.tensor.take(np.zeros(0, dtype=np.int64)))
+    low, high = float(search.tensor.values.min()), float(search.tensor.values.max())
+    predictor = Ensemble(members, (), fallback, low, high)
+    where = np.concatenate([np.flatnonzero(search.folds == fold) for fold in folds])
+    entries = search.tensor.take(where)
+    mixed = sum(weight * said[name].astype(np.float64) for name, weight in weights.items())
+    # refitted tables know of the other entries what residuals of left-out ones say once more
+    tables = bool(len(search.fresh)) or _tabulated(search, weights) < 0.5
+    memory = _remember(search, predictor, where, truth - mixed, tables=tables)
+    predictor = replace(predictor, memory=memory.parts)
+    predicted = search.clip(truth - memory.left)
+    answers = np.full(len(search.tensor) + len(search.fresh), np.nan, dtype=np.float32)
+    answers[search.places[where]] = predicted
+    left_out = LeftOut(entries.indices, predicted, truth - predicted, _cold(search, entries, search.folds[where]))
+    predictor = replace(
+        predictor,
+        calibration=calibrate(left_out, search.tensor.shape, _untouched(search, predictor), search.seed, (low, high)),
+    )
+    if len(search.fresh) and search.left() > 1.3 * sum(search.trials[name].seconds for name in weights):
+        # intervals are calibrated: now what answers may know the entries that did it, and be a little better
+        predictor = replace(predictor, members=_members(search, weights, search.whole, predictor.members))
+    for part in [part for member in predictor.members for part in member.parts if isinstance(part, Predictor)]:
+        part.model.cpu()
+    return _explain(search, predictor, said, truth, weights, memory.names, answers, folds)
+
+
+def _members(
+    search: Trials, weights: dict[str, float], tensor: SparseTensor, before: Sequence[Member] = ()
+) -> tuple[Member, ...]:
+    """What answers: every structure fitted to all these entries; else what answered before, or the folds' fits."""
+    parts = {name: tuple(one.part for one in search.trials[name].fits.values()) for name in weights}
+    parts |= {member.name: member.parts for member in before}
+    jobs = [partial(_refitted, search, search.trials[name], tensor) for name in weights]
+    members = []
+    for (name, weight), found in zip(weights.items(), deal(search.world, jobs), strict=True):
+        if found.failure is not None:
+            search.on_note(f"{name}: the fit to all entries failed ({found.failure}); those of the folds answer")
+        members.append(Member(name, weight, parts[name] if found.part is None else (found.part,)))
+    return tuple(members)
+
+
+def _remember(
+    search: Trials, bare: Ensemble, where: NDArray[np.integer], left: NDArray[np.floating], *, tables: bool
+) -> Remembered:
+    """Memory of what the mix leaves of entries that were left out; or of all entries, where that is better."""
+    # along any other mode the neighbours of an entry are of its own group: new groups have none
+    along = [n for n in search.groups if search.tensor.modes[n].order != "none"] if search.groups else None
+
+    def learnt(entries: SparseTensor, residuals: NDArray[Any], folds: NDArray[Any], *, tables: bool) -> Remembered:
+        return fit_memory(entries, residuals, folds, tables=tables, along=along, groups=search.groups)
+
+    def judged(memory: Remembered) -> tuple[float, Remembered]:
+        count, error = replace(bare, memory=memory.parts).enough_memory(search.fresh)
+        return error, memory.first(count)
+
+    memory = learnt(search.tensor.take(where), left, search.folds[where], tables=tables)
+    if not len(search.fresh):
+        return memory
+    error, memory = judged(memory)
+    if len(where) < len(search.tensor) and memory.has_neighbours:
+        # Residuals of entries that models did see are a little too small, but there are many more of them.
+        residuals = search.tensor.values - bare.mix(search.tensor.indices)
+        residuals[where] = left
+        other, more = judged(learnt(search.tensor, residuals, search.folds, tables=False))
+        memory = more.at(where) if other < error else memory
+    return memory
+
+
+def _tabulated(search: Trials, weights: dict[str, float]) -> float:
+    """Share of the mix that tabulates combinations of labels itsearch."""
+    tabulate = [name for name in weights if "tables" in name or search.trials[name].candidate.kind == "trees"]
+    return sum(weights[name] for name in tabulate)
+
+
+def _untouched(search: Trials, predictor: Ensemble) -> LeftOut | None:
+    """Entries that nothing was learnt from, seen by what answers."""
+    if not len(search.fresh):
+        return None
+    said = predictor.predict(search.fresh.indices)
+    return LeftOut(search.fresh.indices, said, search.fresh.values - said, predictor.unseen(search.fresh.indices))
+
+
+def _refitted(search: Trials, trial: Trial, tensor: SparseTensor) -> Result:
+    """One fit to all entries; nothing where it is the folds' fits that answer, or there is no time."""
+    if not trial.candidate.refits or search.interrupted or search.left_here() <= 1.3 * trial.seconds:
+        return Result()
+    try:
+        fits = list(trial.fits.values())
+        found = refit_candidate(trial.candidate, fits, tensor, budget=max(search.left_here(), 1.0), **search.how)
+    except (ArithmeticError, RuntimeError) as error:
+        return Result(failure=str(error))
+    return Result(found.part, found.seconds)
+
+
+def _cold(search: Trials, entries: SparseTensor, folds: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """Which entries have a label that no entry of another fold has."""
+    cold = np.zeros(len(entries), dtype=np.bool_)
+    for n, size in enumerate(search.tensor.shape):
+        column = search.tensor.indices[:, n]
+        whole = np.bincount(column, minlength=size)
+        for fold in np.unique(folds):
+            own = np.bincount(column[search.folds == fold], minlength=size)
+            mine = folds == fold
+            cold[mine] |= (whole - own)[entries.indices[mine, n]] == 0
+    return cold
+
+
+def _explain(
+    search: Trials,
+    predictor: Ensemble,
+    said: dict[str, NDArray[np.float32]],
+    truth: NDArray[np.float32],
+    weights: dict[str, float],
+    kept: list[str],
+    answers: NDArray[np.float32],
+    folds: list[int],
+) -> Auto:
+    errors = {name: (one - truth).astype(np.float64) ** 2 for name, one in said.items()}
+    rmse = {name: math.sqrt(one.mean()) for name, one in errors.items()}
+    best = min(rmse, key=lambda name: rmse[name])
+    near = [
+        name
+        for name, one in errors.items()
+        if (one - errors[best]).mean() <= (one - errors[best]).std() / math.sqrt(len(truth))
+    ]
+    simplest = min(near, key=lambda name: search.trials[name].candidate.simplicity)
+    mix = sum(weight * said[name].astype(np.float64) for name, weight in weights.items())
+    said_at = answers[search.places]
+    known = np.isfinite(said_at)
+    final = float(np.sqrt(np.mean((said_at[known] - search.tensor.values[known]) ** 2)))
+    figures = {"single": rmse[best], "mix": float(np.sqrt(np.mean((mix - truth) ** 2))), "all": final}
+    parts = ", ".join(f"{weight:.0%} {name}" for name, weight in weights.items())
+    reason = (
+        f"on {len(truth):,} entries that were left out, {best} alone has an RMSE of {rmse[best]:.4g}, "
+        f"the mix ({parts}) {figures['mix']:.4g}"
+        + (f", with {' and '.join(kept)} {final:.4g}" if kept else "")
+        + f"; the simplest within one standard error of the best single one is {simplest}"
+    )
+    rows = [_row(search, trial, rmse.get(name), weights.get(name, 0.0)) for name, trial in search.trials.items()]
+    outcome = "interrupted" if search.interrupted else "converged" if search.left() > 0 else "budget"
+    return Auto(predictor, rows, "+".join(weights), simplest, reason, figures, answers, outcome)
+
+
+def _row(search: Trials, trial: Trial, rmse: float | None, weight: float) -> dict[str, Any]:
+    by_fold = [math.sqrt(search.mse(trial, [fold])) for fold in trial.predicted]
+    return {
+        "name": trial.candidate.name,
+        "rmse": by_fold[0] if rmse is None and by_fold else rmse,
+        "folds": len(by_fold),
+        "spread": float(np.std(by_fold)) if len(by_fold) > 1 else None,
+        "seconds": sum(one.seconds for one in trial.fits.values()),
+        "weight": weight,
+        "failure": trial.failure,
+    }

@@ -1,0 +1,83 @@
+"""What a run is asked for, and whom it tells what it does."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from jointensor.errors import ConfigError
+from jointensor.training.history import OnEpoch
+
+AUTO = "auto"
+"""The rank that is chosen by validation, with everything else."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that decides a run; ``config.json`` holds it."""
+
+    source: str
+    table: dict[str, Any] | None = None
+    """How a table becomes a tensor, as :meth:`TableSpec.to_dict` gives it."""
+    orders: dict[str, str] = field(default_factory=dict)
+    rank: tuple[int, int] | str = (4, 16)
+    """``(R, F)``, or ``auto``."""
+    linear: str | None = None
+    nonlinear: str = "julia"
+    recipe: str = "default"
+    recipe_changes: dict[str, Any] = field(default_factory=dict)
+    split: str = "standard"
+    split_seed: int = 0
+    test: float = 0.2
+    test_file: str | None = None
+    valid: float = 0.1
+    seed: int = 0
+    refit: bool = False
+    engine: str = "auto"
+    device: str = "auto"
+    budget: float | None = None
+    checkpoint_every: float = 300.0
+    """Seconds from one checkpoint to the next."""
+    memory: int | None = None
+    """Bytes that the process may take; ``None``: as many as it needs."""
+    stream: bool = False
+    """Whether entries stay on disk even where ``memory`` holds them."""
+
+    def left(self, begin: float) -> float:
+        """Seconds of the budget that are left of a run that began then."""
+        return math.inf if self.budget is None else max(self.budget - (time.monotonic() - begin), 0.0)
+
+    def split_record(self) -> dict[str, Any]:
+        """What ``metrics.json`` says of the split."""
+        return {
+            "rule": self.split,
+            "test_file": self.test_file,
+            "seed": self.split_seed,
+            "test": self.test,
+            "valid": self.valid,
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> RunConfig:
+        """The inverse of ``asdict``."""
+        try:
+            changes = {
+                key: tuple(value) if isinstance(value, list) else value for key, value in data["recipe_changes"].items()
+            }
+            rank = data["rank"] if data["rank"] == AUTO else tuple(data["rank"])
+            return cls(**{**data, "rank": rank, "recipe_changes": changes})
+        except (KeyError, TypeError) as error:
+            raise ConfigError(f"config.json is not of this version: {error}") from None
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Where a run tells what it does; every call is optional to hear."""
+
+    on_note: Callable[[str], None] = lambda _: None
+    on_epoch: OnEpoch | None = None
+    stopping: Callable[[], bool] = lambda: False
+    """Whether somebody asked to stop: training ends then, and what there is is written."""

@@ -1,0 +1,158 @@
+"""Candidates of a search, fitted to folds of the entries, and what they say of the entries they did not see."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jointensor.data.sparse import SparseTensor
+from jointensor.errors import ConfigError
+from jointensor.experiments.candidates import Candidate, Fitted, candidates_for, fit_candidate
+from jointensor.experiments.dealing import Result, deal
+from jointensor.experiments.folds import FOLDS, held_out, make_folds
+from jointensor.training.weights import load_predictor, save_predictor
+from jointensor.training.world import ALONE, World
+
+RESERVE = 0.12
+"""Share that is left for mixing, remembering and calibrating."""
+
+
+@dataclass
+class Trial:
+    """One candidate, how it validated and what it took."""
+
+    candidate: Candidate
+    fits: dict[int, Fitted] = field(default_factory=dict)
+    predicted: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+    """What each fold's fit says of the entries it did not see."""
+    short: float | None = None
+    """RMSE of a short training, where one came first."""
+    failure: str | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Of the last fit: a first one may have had things to compile."""
+        return next((one.seconds for one in reversed(self.fits.values()) if one.seconds), 0.0)
+
+
+class Trials:
+    """Fits candidates to folds and keeps what they predict."""
+
+    def __init__(
+        self,
+        tensor: SparseTensor,
+        *,
+        seed: int = 0,
+        budget: float = 600.0,
+        device: str = "auto",
+        engine: str = "auto",
+        groups: tuple[int, ...] = (),
+        store: Path | None = None,
+        on_note: Callable[[str], None] = lambda _: None,
+        world: World = ALONE,
+    ) -> None:
+        self.world = world
+        if len(tensor) < 2 * FOLDS:
+            raise ConfigError(f"--rank auto needs at least {2 * FOLDS} entries to learn from, there are {len(tensor)}")
+        away = held_out(tensor, groups, seed)
+        self.groups, self.places = groups, np.flatnonzero(~away)
+        self.whole, kept, self.fresh = tensor, tensor.take(self.places), tensor.take(np.flatnonzero(away))
+        self.tensor, self.seed, self.on_note, self.store = kept, seed, on_note, store
+        self.offered = candidates_for(kept)
+        self.how: dict[str, Any] = {"seed": seed, "device": device, "engine": engine, "groups": groups}
+        self.begin, self.budget = time.monotonic(), budget
+        self.folds = make_folds(kept, groups, seed)
+        self.trials: dict[str, Trial] = {}
+        self.interrupted = False
+
+    def left(self, share: float = 1.0) -> float:
+        """Seconds until a share of the budget is used up, by the clock of the first process."""
+        return self.world.decide(lambda: self.left_here(share))
+
+    def left_here(self, share: float = 1.0) -> float:
+        """The same by the clock of this process, for a fit that is its own."""
+        return share * self.budget - (time.monotonic() - self.begin)
+
+    def fit_shortly(self, trials: Sequence[Trial]) -> None:
+        """Candidates trained for a few epochs, to see which deserve more."""
+        jobs = [partial(self._trained_shortly, trial.candidate) for trial in trials]
+        for trial, found in zip(trials, deal(self.world, jobs), strict=True):
+            trial.short, trial.failure = found.short, found.failure or trial.failure
+            if found.short is not None:
+                self.on_note(f"{trial.candidate.name}, shortly: RMSE {trial.short:.4g}, {found.seconds:.1f} s")
+
+    def _trained_shortly(self, candidate: Candidate) -> Result:
+        train, valid = self.parts(0)
+        begin = time.monotonic()
+        try:
+            found = fit_candidate(
+                candidate, train, valid, budget=max(self.left_here(1 - RESERVE), 1.0), short=True, **self.how
+            )
+        except (ArithmeticError, RuntimeError) as error:
+            return Result(failure=str(error))
+        rmse = float(np.sqrt(np.mean((self.clip(found.part.predict(valid.indices)) - valid.values) ** 2)))
+        return Result(seconds=time.monotonic() - begin, short=rmse)
+
+    def fit_all(self, jobs: Sequence[tuple[Trial, int]]) -> None:
+        """Fits of candidates to folds; dealt to the processes, from the store where they are there already."""
+        for trial, _ in jobs:
+            self.trials.setdefault(trial.candidate.name, trial)
+        tasks = [partial(self._fitted, trial.candidate, fold) for trial, fold in jobs]
+        paths = [self._place(trial.candidate, fold) for trial, fold in jobs]
+        stored = self.world.decide(lambda: [path is not None and path.exists() for path in paths])
+        for (trial, fold), path, found in zip(jobs, paths, deal(self.world, tasks, stored), strict=True):
+            if found.part is None or found.predicted is None:
+                trial.failure = found.failure
+                self.on_note(f"{trial.candidate.name}: failed, {trial.failure}")
+                continue
+            trial.fits[fold], trial.predicted[fold] = Fitted(found.part, found.seconds), found.predicted
+            if path is not None and not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                save_predictor(found.part, path)
+
+    def _place(self, candidate: Candidate, fold: int) -> Path | None:
+        return None if self.store is None else self.store / f"{candidate.slug}.{fold}.safetensors"
+
+    def _fitted(self, candidate: Candidate, fold: int) -> Result:
+        train, valid = self.parts(fold)
+        path = self._place(candidate, fold)
+        try:
+            if path is not None and path.exists():
+                found = Fitted(load_predictor(path), 0.0)
+            else:
+                most = min(self.left_here(1 - RESERVE), candidate.share * self.budget)
+                found = fit_candidate(candidate, train, valid, budget=max(most, 1.0), **self.how)
+        except (ArithmeticError, RuntimeError) as error:
+            return Result(failure=str(error).splitlines()[0])
+        return Result(found.part, found.seconds, self.clip(found.part.predict(valid.indices)))
+
+    def done(self, folds: list[int]) -> dict[str, Trial]:
+        """Trials that were fitted to all these folds."""
+        return {name: one for name, one in self.trials.items() if all(fold in one.predicted for fold in folds)}
+
+    def truth(self, folds: list[int]) -> NDArray[np.float32]:
+        """Values of the entries of folds, one fold after the other."""
+        return np.concatenate([self.tensor.values[self.folds == fold] for fold in folds])
+
+    def mse(self, trial: Trial, folds: list[int]) -> float:
+        """Mean squared error of entries that were left out."""
+        said = np.concatenate([trial.predicted[fold] for fold in folds])
+        return float(np.mean((said - self.truth(folds)) ** 2))
+
+    def parts(self, fold: int) -> tuple[SparseTensor, SparseTensor]:
+        """What a fold is learnt from, and its own entries."""
+        return (
+            self.tensor.take(np.flatnonzero(self.folds != fold)),
+            self.tensor.take(np.flatnonzero(self.folds == fold)),
+        )
+
+    def clip(self, predicted: NDArray[Any]) -> NDArray[np.float32]:
+        """No answer is outside of the values there are."""
+        return np.clip(predicted, self.tensor.values.min(), self.tensor.values.max()).astype(np.float32)
