@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from jointensor.kernels import numba_blocks
-from jointensor.kernels.terms import Biases, Rows, Systems, Term, Terms, loops_of
+from jointensor.kernels.terms import Biases, Rows, Systems, Term, Terms, add_systems, loops_of
 
 SHAPE = (7, 5, 6, 4)
 
@@ -26,11 +25,12 @@ def _term(modes, rank, *, sums=False, sign=1.0, seed=0):
 def test_terms_are_taken_from_the_values(engine, entries):
     indices, values = entries
     terms = [
-        _term((2,), 1), _term((0, 1, 2, 3), 3), _term((1, 3), 2, sign=-1.0), _term((0, 1, 2, 3), 2, sums=True),
+        _term((2,), 1), _term((0, 1, 2, 3), 3), _term((1, 3), 2, sign=-1.0), _term((1, 3, 0), 4),
+        _term((3,), 1, sign=-1.0), _term((0, 1, 2, 3), 2, sums=True),
         _term((0, 2), 5, sums=True, sign=-1.0),
     ]  # fmt: skip
     left = values.copy()
-    loops_of(engine).subtract(Terms(0.5, terms), indices, left)
+    loops_of(engine).subtract(Terms(0.5, tuple(terms)), indices, left)
     for e in (0, 13, 699):
         said = 0.5
         for term in terms:
@@ -43,17 +43,17 @@ def test_terms_are_taken_from_the_values(engine, entries):
 
 @pytest.mark.parametrize("engine", ["reference", "numba"])
 @pytest.mark.parametrize("sums", [True, False])
-@pytest.mark.parametrize("sorted_", [True, False])
-def test_systems_of_rows_are_the_sums_over_their_entries(monkeypatch, engine, sums, sorted_, entries):
+def test_systems_of_rows_are_the_sums_over_their_entries(engine, sums, entries):
     indices, values = entries
-    if sorted_:
-        monkeypatch.setattr(numba_blocks, "IN_CACHE", 0)
+    loops = loops_of(engine)
     term = _term((0, 1, 3), 3, sums=sums)
     for k, rows in ((0, range(7)), (1, range(2, 4)), (2, range(4))):
         asked = Rows(term, k, rows)
         systems = Systems.zero(asked)
         for part in (slice(0, 300), slice(300, 700)):
-            loops_of(engine).add(asked, indices[part], values[part], systems)
+            others = [term.modes[m] for m in asked.others]
+            view = loops.sort(torch.from_numpy(indices[part]), term.modes[k], others, SHAPE[term.modes[k]])
+            add_systems(asked, view, torch.from_numpy(values[part]), systems, loops.systems)
         h = [table.double()[indices[:, n]] for n, table in zip(term.modes, term.tables, strict=True)]
         del h[k]
         h = (h[0] + h[1] if sums else h[0] * h[1]).numpy()
@@ -64,6 +64,14 @@ def test_systems_of_rows_are_the_sums_over_their_entries(monkeypatch, engine, su
             np.testing.assert_allclose(systems.right[place], h[mine].T @ values[mine], rtol=1e-4, atol=1e-4)
             squares += float((values[mine].astype(np.float64) ** 2).sum())
         assert float(systems.squares) == pytest.approx(squares, rel=1e-5)
+
+
+@pytest.mark.parametrize("engine", ["reference", "numba"])
+def test_numbers_are_summed_by_label(engine, entries):
+    indices, values = entries
+    sums = np.ones(SHAPE[2])
+    loops_of(engine).numbers(indices, 2, values, sums)
+    np.testing.assert_allclose(sums, [1 + values[indices[:, 2] == i].sum(dtype=np.float64) for i in range(SHAPE[2])])
 
 
 @pytest.mark.parametrize("engine", ["reference", "numba"])

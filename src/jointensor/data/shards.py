@@ -100,11 +100,15 @@ class Shards:
 
         return read_ahead(read, range(len(self.counts)) if order is None else order)
 
-    def write_column(self, k: int, column: str, numbers: NDArray[np.float32]) -> None:
-        """Keep one more number for every entry of a shard, in place of those before (faster than a new file)."""
+    def read_column(self, k: int, column: str) -> NDArray[Any]:
+        """What was kept of a shard by :meth:`write_column`."""
+        return _load(self.path(k, column))
+
+    def write_column(self, k: int, column: str, numbers: NDArray[Any]) -> None:
+        """Keep one more number or several for every entry of a shard, in place of those before."""
         path = self.path(k, column)
-        try:
-            with path.open("r+b" if path.exists() else "wb") as file:
+        try:  # writing over a file is faster than a new one, and without a buffer arrays are not copied
+            with path.open("r+b" if path.exists() else "wb", buffering=0) as file:
                 np.save(file, numbers, allow_pickle=False)
                 file.truncate()
         except OSError as error:

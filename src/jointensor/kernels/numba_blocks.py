@@ -1,10 +1,10 @@
-"""Loops over entries that are in memory for a moment only: what g leaves of them, and the systems of their rows."""
+"""Loops over entries that are in memory for a moment only: what g leaves of them, sums by label, their order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,13 +12,10 @@ from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
-from jointensor.kernels.numba_rows import CACHE, row_systems_numba
+from jointensor.kernels.numba_rows import CACHE
 from jointensor.kernels.rows import ModeView
-from jointensor.kernels.terms import Biases, Rows, Systems, Terms, add_sorted
+from jointensor.kernels.terms import Biases, Terms
 from jointensor.threads import in_threads
-
-IN_CACHE = 1 << 22
-"""Bytes of a table's systems up to which entries are added in the order they come; for larger ones they are sorted."""
 
 APIECE = 1 << 26
 """Bytes that the sums of all threads may take together before fewer threads are used."""
@@ -26,47 +23,42 @@ APIECE = 1 << 26
 
 def subtract_terms_numba(terms: Terms, indices: NDArray[np.int32], values: NDArray[np.float32]) -> None:
     """As :func:`jointensor.kernels.terms.subtract_terms`."""
-    constant = np.float32(terms.constant)
-    if np.all(terms.ranks == 1) and np.all(np.diff(terms.firsts) == 1):
-        _in_threads(
-            len(values),
-            lambda part, _: _subtract_numbers(
-                indices[part], values[part], constant, terms.numbers, terms.modes, terms.offsets, terms.signs
-            ),
-        )
-        return
+    numbers = [term for term in terms.terms if len(term.modes) == 1 and term.tables[0].shape[1] == 1]
+    single = _pack([(term.modes[0], term.tables[0]) for term in numbers], 1)
+    signs = np.array([term.sign for term in numbers], np.float32)
+    packed = [
+        (*_pack(list(zip(term.modes, term.tables, strict=True)), term.tables[0].shape[1]), term)
+        for term in terms.terms
+        if term not in numbers
+    ]
+
+    def subtract(part: slice, _: int) -> None:
+        _subtract_numbers(indices[part], values[part], np.float32(terms.constant), *single, signs)
+        for modes, offsets, rows, term in packed:
+            loop = _subtract_pairs if term.sums else _subtract_products
+            loop(indices[part], values[part], modes, offsets, rows, np.float32(term.sign))
+
+    _in_threads(len(values), subtract)
+
+
+def _pack(tables: Sequence[tuple[int, Tensor]], rank: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float32]]:
+    """The modes of tables, where each begins, and all of their rows one below the other."""
+    modes = np.array([mode for mode, _ in tables], np.int64)
+    offsets = np.cumsum([0, *(len(table) for _, table in tables)])[:-1].astype(np.int64)
+    rows = [np.zeros((0, rank), np.float32), *(table.detach().numpy() for _, table in tables)]
+    return modes, offsets, np.concatenate(rows)
+
+
+def add_numbers_numba(
+    indices: NDArray[np.int32], mode: int, wanted: NDArray[np.float32], sums: NDArray[np.float64]
+) -> None:
+    """As :func:`jointensor.kernels.terms.add_numbers`."""
+    threads = max(1, min(torch.get_num_threads(), APIECE // max(sums.nbytes, 1)))
+    added = np.zeros((threads, *sums.shape))
     _in_threads(
-        len(values),
-        lambda part, _: _subtract(
-            indices[part], values[part], constant, terms.numbers, terms.ranks, terms.firsts, terms.modes,
-            terms.offsets, terms.sums, terms.signs,
-        ),
-    )  # fmt: skip
-
-
-def add_systems_numba(rows: Rows, indices: NDArray[np.int32], wanted: NDArray[np.float32], systems: Systems) -> None:
-    """As :func:`jointensor.kernels.terms.add_systems`.
-
-    Small systems stay in the cache, and every thread adds to its own. Entries of large ones are sorted by row first.
-    """
-    if not rows.all_rows or 8 * (systems.gram.numel() + systems.right.numel()) > IN_CACHE:
-        add_sorted(rows, _sorted_view, row_systems_numba, torch.from_numpy(indices), torch.from_numpy(wanted), systems)
-        return
-    block, threads, (count, rank) = rows.block, torch.get_num_threads(), systems.right.shape
-    others = Terms(0.0, [type(block)((block.modes[m],), (block.tables[m],)) for m in rows.others])
-    gram, right = np.zeros((threads, count, rank, rank)), np.zeros((threads, count, rank))
-    scatter, squares = _scatter_of(rank), np.zeros(threads)
-
-    def add(part: slice, thread: int) -> None:
-        squares[thread] = scatter(
-            indices[part], wanted[part], block.modes[rows.k], others.modes, others.numbers, others.offsets, block.sums,
-            gram[thread], right[thread],
-        )  # fmt: skip
-
-    _in_threads(len(wanted), add, threads)
-    systems.gram.add_(torch.from_numpy(gram.sum(axis=0)))
-    systems.right.add_(torch.from_numpy(right.sum(axis=0)))
-    systems.squares.add_(float(squares.sum()))
+        len(wanted), lambda part, thread: _add_numbers(indices[part], mode, wanted[part], added[thread]), threads
+    )
+    sums += added.sum(axis=0)
 
 
 def add_biases_numba(
@@ -99,7 +91,7 @@ def _in_threads(count: int, loop: Callable[[slice, int], None], threads: int | N
     in_threads(lambda share: loop(*share), shares)
 
 
-def _sorted_view(indices: Tensor, mode: int, others: list[int], size: int) -> ModeView:
+def sorted_view(indices: Tensor, mode: int, others: Sequence[int], size: int) -> ModeView:
     """As :meth:`ModeView.of`, by counting."""
     given = indices.numpy()
     order, starts = np.empty(len(given), np.int32), np.zeros(size + 1, np.int64)
@@ -109,103 +101,65 @@ def _sorted_view(indices: Tensor, mode: int, others: list[int], size: int) -> Mo
     return ModeView(torch.from_numpy(order), torch.from_numpy(starts), torch.from_numpy(columns))
 
 
-@njit(cache=CACHE, nogil=True, fastmath={"reassoc", "contract"}, inline="always")
-def _product(numbers, a, b, c, d, modes, rank):  # type: ignore[no-untyped-def]
-    """Σ_r of the product of two, three or four rows."""
-    total = np.float32(0.0)
-    if modes == 2:
-        for r in range(rank):
-            total += numbers[a + r] * numbers[b + r]
-    elif modes == 3:
-        for r in range(rank):
-            total += numbers[a + r] * numbers[b + r] * numbers[c + r]
-    else:
-        for r in range(rank):
-            total += numbers[a + r] * numbers[b + r] * numbers[c + r] * numbers[d + r]
-    return total
-
-
-@njit(cache=CACHE, nogil=True, fastmath={"reassoc", "contract"})
-def _subtract(indices, values, constant, numbers, ranks, firsts, modes, offsets, sums, signs):  # type: ignore[no-untyped-def]
-    widest = 1
-    for rank in ranks:
-        widest = max(widest, rank)
-    one = np.empty(widest, np.float32)
-    for e in range(values.shape[0]):
-        value = constant
-        for t in range(ranks.shape[0]):
-            rank, begin, end = ranks[t], firsts[t], firsts[t + 1]
-            row = offsets[begin] + rank * np.int64(indices[e, modes[begin]])
-            if rank == 1 and end - begin == 1:
-                value += signs[t] * numbers[row]
-                continue
-            if end - begin <= 4 and not sums[t]:  # the usual numbers of modes, in one go
-                second = offsets[begin + 1] + rank * np.int64(indices[e, modes[begin + 1]])
-                third = fourth = row
-                if end - begin > 2:
-                    third = offsets[begin + 2] + rank * np.int64(indices[e, modes[begin + 2]])
-                if end - begin > 3:
-                    fourth = offsets[begin + 3] + rank * np.int64(indices[e, modes[begin + 3]])
-                value += signs[t] * _product(numbers, row, second, third, fourth, end - begin, rank)
-                continue
-            for r in range(rank):
-                one[r] = signs[t] * numbers[row + r]
-            if not sums[t]:
-                for m in range(begin + 1, end - 1):
-                    row = offsets[m] + rank * np.int64(indices[e, modes[m]])
-                    for r in range(rank):
-                        one[r] *= numbers[row + r]
-                row = offsets[end - 1] + rank * np.int64(indices[e, modes[end - 1]])
-                for r in range(rank):
-                    value += one[r] * numbers[row + r]
-                continue
-            for m in range(begin + 1, end):  # Σ_{n<m} ⟨v_n, v_m⟩, with the sum of those before
-                row = offsets[m] + rank * np.int64(indices[e, modes[m]])
-                for r in range(rank):
-                    value += one[r] * numbers[row + r]
-                    one[r] += signs[t] * numbers[row + r]
-        values[e] -= value
-
-
 @njit(cache=CACHE, nogil=True)
-def _subtract_numbers(indices, values, constant, numbers, modes, offsets, signs):  # type: ignore[no-untyped-def]
-    """The same where every term is one number."""
+def _subtract_numbers(indices, values, constant, modes, offsets, rows, signs):  # type: ignore[no-untyped-def]
     for e in range(values.shape[0]):
         value = constant
         for t in range(modes.shape[0]):
-            value += signs[t] * numbers[offsets[t] + indices[e, modes[t]]]
+            value += signs[t] * rows[offsets[t] + indices[e, modes[t]], 0]
         values[e] -= value
 
 
-@lru_cache(maxsize=64)
-def _scatter_of(rank):  # type: ignore[no-untyped-def]
-    """The loop that adds entries to the systems of their rows, for a rank that is known when it is compiled."""
-
-    @njit(cache=CACHE, nogil=True, fastmath={"reassoc", "contract"})
-    def scatter(indices, wanted, mode, modes, numbers, offsets, sums, gram, right):  # type: ignore[no-untyped-def]
-        h = np.empty(rank, np.float32)
-        total = 0.0
-        for e in range(wanted.shape[0]):
-            y, row = wanted[e], indices[e, mode]
-            start = offsets[0] + rank * np.int64(indices[e, modes[0]])
+@njit(cache=CACHE, nogil=True, fastmath={"reassoc", "contract"})
+def _subtract_products(indices, values, modes, offsets, rows, sign):  # type: ignore[no-untyped-def]
+    """Σ_r of a product of rows; the usual numbers of modes in one go, and sums in any order, so that lanes are used."""
+    rank, count = rows.shape[1], modes.shape[0]
+    product = np.empty(rank, np.float32)
+    for e in range(values.shape[0]):
+        value = np.float32(0.0)
+        a = rows[offsets[0] + indices[e, modes[0]]]
+        b = rows[offsets[1] + indices[e, modes[1]]]
+        if count == 2:
             for r in range(rank):
-                h[r] = numbers[start + r]
-            for m in range(1, modes.shape[0]):
-                start = offsets[m] + rank * np.int64(indices[e, modes[m]])
-                if sums:
-                    for r in range(rank):
-                        h[r] += numbers[start + r]
-                else:
-                    for r in range(rank):
-                        h[r] *= numbers[start + r]
+                value += a[r] * b[r]
+        elif count == 3:
+            c = rows[offsets[2] + indices[e, modes[2]]]
             for r in range(rank):
-                right[row, r] += y * h[r]
-                for c in range(rank):
-                    gram[row, r, c] += h[r] * h[c]
-            total += y * y
-        return total
+                value += a[r] * b[r] * c[r]
+        else:
+            c = rows[offsets[2] + indices[e, modes[2]]]
+            for r in range(rank):
+                product[r] = a[r] * b[r] * c[r]
+            for m in range(3, count - 1):
+                d = rows[offsets[m] + indices[e, modes[m]]]
+                for r in range(rank):
+                    product[r] *= d[r]
+            d = rows[offsets[count - 1] + indices[e, modes[count - 1]]]
+            for r in range(rank):
+                value += product[r] * d[r]
+        values[e] -= sign * value
 
-    return scatter
+
+@njit(cache=CACHE, nogil=True, fastmath={"reassoc", "contract"})
+def _subtract_pairs(indices, values, modes, offsets, rows, sign):  # type: ignore[no-untyped-def]
+    """Σ_{n<m} ⟨v_n, v_m⟩, each row with the sum of those before."""
+    rank = rows.shape[1]
+    before = np.empty(rank, np.float32)
+    for e in range(values.shape[0]):
+        value = np.float32(0.0)
+        before[:] = 0.0
+        for m in range(modes.shape[0]):
+            one = rows[offsets[m] + indices[e, modes[m]]]
+            for r in range(rank):
+                value += before[r] * one[r]
+                before[r] += one[r]
+        values[e] -= sign * value
+
+
+@njit(cache=CACHE, nogil=True)
+def _add_numbers(indices, mode, wanted, sums):  # type: ignore[no-untyped-def]
+    for e in range(wanted.shape[0]):
+        sums[indices[e, mode]] += wanted[e]
 
 
 @njit(cache=CACHE, nogil=True)

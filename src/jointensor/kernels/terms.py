@@ -16,6 +16,9 @@ from jointensor.kernels.rows import ModeView, RowSystems, row_systems
 CHUNK = 1 << 16
 """Entries that are evaluated at a time."""
 
+FEW = 1 << 16
+"""Numbers whose squares are added up in 32 bits."""
+
 
 @dataclass(frozen=True)
 class Term:
@@ -38,28 +41,12 @@ class Term:
         return self.sign * rows.prod(dim=0).sum(dim=1)
 
 
+@dataclass(frozen=True)
 class Terms:
-    """A constant and a sum of terms; their numbers one behind the other, for loops that are compiled.
+    """A constant and a sum of terms."""
 
-    Parameters
-    ----------
-    constant
-        Added to every entry.
-    terms
-        Their numbers are copied.
-    """
-
-    def __init__(self, constant: float, terms: Sequence[Term]) -> None:
-        self.constant, self.terms = constant, tuple(terms)
-        tables = [table.detach().cpu() for term in terms for table in term.tables]
-        sizes = [table.numel() for table in tables]
-        self.numbers = np.concatenate([np.zeros(0, np.float32), *(table.numpy().ravel() for table in tables)])
-        self.offsets = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64) if sizes else np.zeros(0, np.int64)
-        self.modes = np.array([n for term in terms for n in term.modes], np.int64)
-        self.firsts = np.cumsum([0, *(len(term.modes) for term in terms)]).astype(np.int64)
-        self.ranks = np.array([term.tables[0].shape[1] for term in terms], np.int64)
-        self.sums = np.array([term.sums for term in terms], np.bool_)
-        self.signs = np.array([term.sign for term in terms], np.float32)
+    constant: float
+    terms: tuple[Term, ...]
 
 
 def subtract_terms(terms: Terms, indices: NDArray[np.int32], values: NDArray[np.float32]) -> None:
@@ -107,33 +94,28 @@ class Systems:
         return cls(*(torch.zeros(shape, dtype=torch.float64) for shape in shapes))
 
 
-def add_systems(rows: Rows, indices: NDArray[np.int32], wanted: NDArray[np.float32], systems: Systems) -> None:
-    """Add some entries to the systems of their rows, in place."""
-    add_sorted(rows, ModeView.of, row_systems, torch.from_numpy(indices), torch.from_numpy(wanted), systems)
-
-
-def add_sorted(
-    rows: Rows,
-    sort: Callable[[Tensor, int, list[int], int], ModeView],
-    row_systems: RowSystems,
-    indices: Tensor,
-    wanted: Tensor,
-    systems: Systems,
-) -> None:
-    """The same by an engine's own sort and loop over sorted entries."""
+def add_systems(rows: Rows, view: ModeView, wanted: Tensor, systems: Systems, row_systems: RowSystems) -> None:
+    """Add some entries to the systems of their rows, in place; by an engine's loop over sorted entries."""
     block, table = rows.block, rows.block.tables[rows.k]
-    view = sort(indices, block.modes[rows.k], [block.modes[m] for m in rows.others], len(table))
     if not rows.all_rows:
-        starts = view.starts[rows.rows.start : rows.rows.stop + 1]
-        part = slice(int(starts[0]), int(starts[-1]))
-        view = ModeView(view.order[part], starts - starts[0], view.columns[:, part].contiguous())
+        view = view.rows(rows.rows.start, rows.rows.stop)
         wanted, view = wanted.index_select(0, view.order), replace(view, order=torch.arange(len(view.order)).int())
-    gram, right = row_systems(
-        view, [block.tables[m] for m in rows.others], wanted, None, table.shape[1], sums=block.sums
-    )
+    others = [block.tables[m] for m in rows.others]
+    gram, right = row_systems(view, others, wanted, None, table.shape[1], sums=block.sums)
     systems.gram.add_(gram)
     systems.right.add_(right)
-    systems.squares.add_(wanted.double().square().sum())
+    systems.squares.add_(sum_of_squares(wanted.numpy()))
+
+
+def sum_of_squares(numbers: NDArray[np.float32]) -> float:
+    """Those of some numbers in 32 bits, all of them in 64."""
+    parts = (numbers[start : start + FEW] for start in range(0, len(numbers), FEW))
+    return sum(float(np.vdot(part, part)) for part in parts)
+
+
+def add_numbers(indices: NDArray[np.int32], mode: int, wanted: NDArray[np.float32], sums: NDArray[np.float64]) -> None:
+    """Add some values to the sums of their labels in one mode, ``(I_n,)``."""
+    sums += np.bincount(indices[:, mode], wanted, minlength=len(sums))
 
 
 @dataclass(frozen=True)
@@ -163,7 +145,9 @@ class Loops(NamedTuple):
     """What an engine offers here, each in its own way."""
 
     subtract: Callable[[Terms, NDArray[np.int32], NDArray[np.float32]], None] = subtract_terms
-    add: Callable[[Rows, NDArray[np.int32], NDArray[np.float32], Systems], None] = add_systems
+    sort: Callable[[Tensor, int, Sequence[int], int], ModeView] = ModeView.of
+    systems: RowSystems = row_systems
+    numbers: Callable[[NDArray[np.int32], int, NDArray[np.float32], NDArray[np.float64]], None] = add_numbers
     biases: Callable[
         [Biases, int, tuple[NDArray[np.int32], NDArray[np.float32]], NDArray[np.float64]], NDArray[np.float64]
     ] = add_biases
@@ -173,6 +157,10 @@ def loops_of(engine: str) -> Loops:
     """The loops of an engine: compiled ones for ``numba``, else those above."""
     if engine != "numba":
         return Loops()
-    from jointensor.kernels import numba_blocks  # noqa: PLC0415 - compiled where it is used
+    from jointensor.kernels import numba_blocks as compiled  # noqa: PLC0415 - compiled where it is used
+    from jointensor.kernels.numba_rows import row_systems_numba  # noqa: PLC0415
 
-    return Loops(numba_blocks.subtract_terms_numba, numba_blocks.add_systems_numba, numba_blocks.add_biases_numba)
+    return Loops(
+        compiled.subtract_terms_numba, compiled.sorted_view, row_systems_numba, compiled.add_numbers_numba,
+        compiled.add_biases_numba,
+    )  # fmt: skip

@@ -1,14 +1,15 @@
 """Θ_L solved from entries on disk: the sweeps of :class:`~jointensor.training.als.Als`, in passes over them.
 
-A pass adds up the normal equations of all rows of a table, block of entries by block, whatever their order. What all
-other blocks of g leave of a value is kept on disk while a block is solved; where the next block begins it is brought up
-to date from the tables. So what is in memory is the tables, the systems of one of them, and a few entries. The
-solution is that of :class:`Als` up to rounding.
+A pass adds up the normal equations of all rows of a table, block of entries by block; the order of a block's entries by
+row is found once and kept on disk. What all other blocks of g leave of a value is kept there, too, while a block is
+solved; where the next block begins it is formed again from the tables. So what is in memory is the tables, the systems
+of one of them, and a few entries. The solution is that of :class:`Als` up to rounding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from jointensor.kernels import Engine
 from jointensor.kernels.rows import ModeView, solve_spd
-from jointensor.kernels.terms import Rows, Systems, Term, Terms, loops_of
+from jointensor.kernels.terms import Rows, Systems, Term, Terms, add_systems, loops_of, sum_of_squares
 from jointensor.models.blocks import Product, SharedPairs
 from jointensor.models.multilinear import Multilinear
 from jointensor.training.als import Als, Block, Pull, along, rebalance
@@ -30,9 +31,6 @@ ROW_BYTES = 12
 
 AT_ONCE = 1 << 20
 """Numbers of systems that are solved at a time."""
-
-FEW = 1 << 12
-"""Numbers that are added up in 32 bits."""
 
 WANTED = Column("wanted")
 """What all blocks but one leave of the values."""
@@ -97,37 +95,46 @@ class StreamedAls(Als):
             for block in self.train.blocks(values=WANTED):
                 yield block.indices, block.values
             return
-        terms = self._terms(fixed, name)
-        column = fixed if self.before is None and isinstance(fixed, Column) else None
-        for k, block in enumerate(self.train.blocks(column, None if self.before is None else WANTED)):
+        signs = self._signs(name)
+        afresh = name not in signs
+        terms = self._terms(signs, fixed if afresh and not isinstance(fixed, Column) else 0.0)
+        column = fixed if afresh and isinstance(fixed, Column) else None
+        for k, block in enumerate(self.train.blocks(column, None if afresh else WANTED)):
             wanted = block.values if block.column is None else block.values - block.column
             self.loops.subtract(terms, block.indices, wanted)
             self.train.shards.write_column(k, WANTED.name, wanted)
             yield block.indices, wanted
         self.before = name
 
-    def _terms(self, fixed: Column | float, name: str) -> Terms:
-        """What has to be taken from the values, or from what was left to the block before."""
+    def _signs(self, name: str) -> dict[str, float]:
+        """Which blocks have to be taken from the values; or from what was left to the block before, and given back."""
+        afresh = {other: 1.0 for other in self.blocks if other != name}
         if self.before is None:
-            signs = {other: 1.0 for other in self.blocks if other != name}
-            constant = 0.0 if isinstance(fixed, Column) else fixed
-        else:
-            signs, constant = {self.before: 1.0, name: -1.0}, 0.0
+            return afresh
+        changed = {self.before: 1.0, name: -1.0}
+        return min(afresh, changed, key=lambda some: sum(self._effort(self.blocks[other]) for other in some))
+
+    @staticmethod
+    def _effort(block: Block) -> int:
+        """Numbers of its tables that an entry's value is made of."""
+        return sum(table.shape[1] for table in block.tables)
+
+    def _terms(self, signs: dict[str, float], constant: float) -> Terms:
         terms = []
-        for other, sign in signs.items():
-            block = self.blocks[other]
+        for name, sign in signs.items():
+            block = self.blocks[name]
             if block.tables:
                 terms.append(term_of(block, sign))
             else:
                 constant += sign * float(cast(Product, block).constant)  # type: ignore[arg-type]
-        return Terms(constant, terms)
+        return Terms(constant, tuple(terms))
 
     def _stream_mean(self, name: str, block: Product, fixed: Column | float) -> float:
         assert block.constant is not None  # a block without modes is one number
         total = squares = 0.0
         for _, wanted in self._wanted(fixed, name):
             total += float(wanted.sum(dtype=np.float64))
-            squares += _squares(wanted)
+            squares += sum_of_squares(wanted)
         mean = total / len(self.train)
         block.constant.fill_(mean)
         return squares - total * mean
@@ -137,8 +144,8 @@ class StreamedAls(Als):
         (mode,), (table,) = block.modes, block.tables
         sums, squares = np.zeros(len(table)), 0.0
         for indices, wanted in self._wanted(fixed, name):
-            sums += np.bincount(indices[:, mode], wanted, minlength=len(sums))
-            squares += _squares(wanted)
+            self.loops.numbers(indices, mode, wanted, sums)
+            squares += sum_of_squares(wanted)
         counts = self.rows[mode].counts.to(torch.float64)
         table[:, 0] = self._numbers(name, torch.from_numpy(sums), counts, table).to(table)
         solved = table[:, 0].double().numpy()
@@ -174,12 +181,34 @@ class StreamedAls(Als):
 
     def _add_up(self, name: str, rows: Rows, fixed: Column | float) -> Systems:
         """The systems of some rows of a table."""
-        systems, own = Systems.zero(rows), Terms(0.0, [rows.block])
-        for indices, wanted in self._wanted(fixed, name):
-            if rows.block.sums:
-                self.loops.subtract(own, indices, wanted)
-            self.loops.add(rows, indices, wanted, systems)
+        systems, mode = Systems.zero(rows), rows.block.modes[rows.k]
+        others = [rows.block.modes[m] for m in rows.others]
+        for view, wanted in self._sorted(name, rows.block, mode, fixed):
+            if len(others) < len(view.columns):
+                view = replace(view, columns=view.columns[[m - (m > mode) for m in others]])
+            add_systems(rows, view, torch.from_numpy(wanted), systems, self.loops.systems)
         return systems
+
+    def _sorted(
+        self, name: str, block: Term, mode: int, fixed: Column | float
+    ) -> Iterator[tuple[ModeView, NDArray[np.float32]]]:
+        """The entries in the order of a mode, and what is left of their values."""
+        known = mode in self.train.sorted
+        if self.before == name and known and not block.sums:
+            yield from self.train.views(mode, WANTED)
+            return
+        own = Terms(0.0, (block,))
+        for k, (indices, wanted) in enumerate(self._wanted(fixed, name)):
+            if block.sums:
+                self.loops.subtract(own, indices, wanted)
+            if known:
+                yield self.train.view(k, mode), wanted
+                continue
+            others = [n for n in range(indices.shape[1]) if n != mode]
+            view = self.loops.sort(torch.from_numpy(indices), mode, others, len(self.train.counts[mode]))
+            self.train.keep_view(k, mode, view)
+            yield view, wanted
+        self.train.sorted.add(mode)
 
 
 def term_of(block: Block, sign: float = 1.0) -> Term:
@@ -193,11 +222,6 @@ def _counted(counts: Tensor) -> ModeView:
     starts[1:] = counts.cumsum(0)
     nothing = torch.zeros(0, dtype=torch.int32)
     return ModeView(nothing, starts, nothing.view(0, 0))
-
-
-def _squares(numbers: NDArray[np.float32]) -> float:
-    """Their sum of squares; those of some in 32 bits, all of them in 64."""
-    return sum(float(np.vdot(part, part)) for part in np.array_split(numbers, 1 + len(numbers) // FEW))
 
 
 def _solve(systems: Systems, pull: Pull, rows: slice) -> Tensor:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from jointensor.data.deal import Dealt
-from jointensor.data.shards import Block, Shards
+from jointensor.data.shards import Block, Shards, read_ahead
+from jointensor.kernels.rows import ModeView
 from jointensor.training.state import Entries
 from jointensor.training.trainer import BudgetError
 
@@ -40,6 +41,8 @@ class StreamedEntries(Entries):
     """Standard deviation of all values."""
     deadline: float = math.inf
     """When passes stop."""
+    sorted: set[int] = field(default_factory=set)
+    """Modes by whose labels entries are on disk once more, in order."""
 
     @classmethod
     def of_shards(cls, dealt: Dealt, deadline: float = math.inf) -> StreamedEntries:
@@ -88,6 +91,30 @@ class StreamedEntries(Entries):
         order = None if rng is None else rng.permutation(len(self.shards.counts)).tolist()
         names = None if column is None else column.name, "values" if values is None else values.name
         for block in self.shards.blocks(*names, order, rng):
-            if time.monotonic() > self.deadline:
-                raise BudgetError
+            self._check_time()
             yield block
+
+    def keep_view(self, k: int, mode: int, view: ModeView) -> None:
+        """Keep the order of a shard's entries along a mode, with their labels in all other modes."""
+        columns = torch.cat([view.order[None], view.columns])  # (modes, entries)
+        self.shards.write_column(k, f"by{mode}", columns.numpy())
+        self.shards.write_column(k, f"starts{mode}", view.starts.numpy())
+
+    def view(self, k: int, mode: int) -> ModeView:
+        """What was kept of a shard."""
+        stored = torch.from_numpy(self.shards.read_column(k, f"by{mode}"))
+        return ModeView(stored[0], torch.from_numpy(self.shards.read_column(k, f"starts{mode}")), stored[1:])
+
+    def views(self, mode: int, values: Column) -> Iterator[tuple[ModeView, NDArray[np.float32]]]:
+        """All entries in the order of one mode, a shard at a time; and a number of each, in the shard's own order."""
+
+        def read(k: int) -> tuple[ModeView, NDArray[np.float32]]:
+            return self.view(k, mode), self.shards.read_column(k, values.name)
+
+        for block in read_ahead(read, range(len(self.shards.counts))):
+            self._check_time()
+            yield block
+
+    def _check_time(self) -> None:
+        if time.monotonic() > self.deadline:
+            raise BudgetError
