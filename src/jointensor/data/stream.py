@@ -70,6 +70,15 @@ def stream_queries(path: Path, modes: tuple[Mode, ...], spec: TableSpec | None, 
         raise NotInParts(str(error)) from error
 
 
+def ahead(parts: Iterator[Part]) -> Iterator[Part]:
+    """The same parts; a thread makes the next one meanwhile."""
+    with ThreadPoolExecutor(1, thread_name_prefix="ahead") as pool:
+        coming = pool.submit(next, parts, None)
+        while (part := coming.result()) is not None:
+            coming = pool.submit(next, parts, None)
+            yield part
+
+
 def write_frames(frames: Iterable[pl.DataFrame], path: Path) -> None:
     """Write a table that comes in parts, in the format that the file's name asks for; needs at least one part.
 

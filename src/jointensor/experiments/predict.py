@@ -43,10 +43,10 @@ def predict_file(run: Run, queries: Path, out: Path, interval: float | None = No
     elif file_kind(queries) in ("npz", "tns"):
         _to_table(_whole(run, queries), out, asking)
     else:
-        from jointensor.data.stream import NotInParts, stream_queries  # noqa: PLC0415
+        from jointensor.data.stream import NotInParts, ahead, stream_queries  # noqa: PLC0415
 
         try:
-            _to_table(stream_queries(queries, run.modes, run.spec, CHUNK), out, asking)
+            _to_table(ahead(stream_queries(queries, run.modes, run.spec, CHUNK)), out, asking)
         except NotInParts:
             asking = _Asking(asking.serving, interval)
             _to_table(_whole(run, queries), out, asking)
