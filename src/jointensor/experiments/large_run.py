@@ -124,7 +124,7 @@ def _fill(path: Path, config: RunConfig, listener: Listener, begin: float, journ
         listener.on_note(note)
     listener.on_note(
         f"{len(dealt.train):,} entries to train on, {len(dealt.valid):,} to validate, {len(dealt.test):,} to test, "
-        f"in {len(dealt.train.counts)} shards"
+        f"in {len(dealt.train.counts)} shard{'' if len(dealt.train.counts) == 1 else 's'}"
     )
     listener.on_note(repr(model))
     loops = loops_of(pick_engine(config.engine, "cpu").name)
