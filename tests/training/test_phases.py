@@ -9,10 +9,11 @@ import torch
 
 from jointensor.metrics import rmse
 from jointensor.models.joint import JointModel
+from jointensor.training.ends import BudgetError, DivergedError
 from jointensor.training.fit import fit
 from jointensor.training.phases import alternate, guess_components, refine, train, warm_start
 from jointensor.training.start import Levels
-from jointensor.training.trainer import BudgetError, DivergedError, Entries, Trainer
+from jointensor.training.trainer import Entries, Trainer
 
 CPU = torch.device("cpu")
 

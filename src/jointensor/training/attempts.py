@@ -15,18 +15,11 @@ from torch import Tensor
 from jointensor.errors import MemoryFullError
 from jointensor.metrics import measure
 from jointensor.models.joint import JointModel, evaluate_in_batches
+from jointensor.training.ends import CONSTANT, BudgetError, DeadError, DivergedError, HopelessError
 from jointensor.training.history import Epoch
 from jointensor.training.journal import StoppedError
 from jointensor.training.phases import train
-from jointensor.training.trainer import (
-    CONSTANT,
-    EVALUATION_BATCH,
-    BudgetError,
-    DeadError,
-    DivergedError,
-    HopelessError,
-    Trainer,
-)
+from jointensor.training.trainer import EVALUATION_BATCH, Trainer
 
 Outcome = Literal["converged", "budget", "diverged", "dead"]
 """``converged``: the stopping rule fired. ``budget``: epochs or seconds ran out, or a start was given up.

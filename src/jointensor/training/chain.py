@@ -13,11 +13,12 @@ from jointensor.kernels import Engine
 from jointensor.models.blocks import SharedPairs
 from jointensor.models.joint import evaluate_in_batches
 from jointensor.models.multilinear import Multilinear
+from jointensor.training.ends import DivergedError
 from jointensor.training.gibbs import Gibbs
 from jointensor.training.journal import StoppedError
 from jointensor.training.state import Entries, Fixed
 from jointensor.training.together import keep_together
-from jointensor.training.trainer import DivergedError, Trainer
+from jointensor.training.trainer import Trainer
 from jointensor.training.world import ALONE, World
 
 BATCH = 1 << 19

@@ -22,6 +22,7 @@ from jointensor.kernels import pick_engine
 from jointensor.models.joint import JointModel, evaluate_in_batches
 from jointensor.models.multilinear import Multilinear, parse_blocks
 from jointensor.training.attempts import run_attempts
+from jointensor.training.ends import BudgetError, DivergedError
 from jointensor.training.fit import Fit, check_values, finish
 from jointensor.training.history import OnEpoch
 from jointensor.training.journal import Journal, random_state, set_random_state
@@ -31,7 +32,7 @@ from jointensor.training.start import initialise
 from jointensor.training.state import Entries, Fixed, FixedHalf, Half
 from jointensor.training.streamed_als import StreamedAls
 from jointensor.training.streamed_entries import Column, StreamedEntries
-from jointensor.training.trainer import BudgetError, DivergedError, Trainer
+from jointensor.training.trainer import Trainer
 
 FIXED = Column("fixed")
 """Where the half that is fixed is kept; there is one at a time."""

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from jointensor.data.deal import Dealt
 from jointensor.data.shards import Block, Shards, read_ahead
 from jointensor.kernels.rows import ModeView
+from jointensor.training.ends import BudgetError
 from jointensor.training.state import Entries
-from jointensor.training.trainer import BudgetError
 
 SAMPLE = 200_000
 """Training entries that are in memory, for what needs no more: first guesses, levels of blocks."""
