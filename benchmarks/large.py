@@ -1,6 +1,6 @@
 """Fits of tensors of several sizes within a fixed memory: peak memory, seconds per phase, entries per second.
 
-    python benchmarks/large.py --entries 2e6 50e6 200e6 --both 2e6 --passes 9 --out benchmarks/results/large.json
+    python benchmarks/large.py --entries 10e6 50e6 200e6 --both 10e6 --passes 9 --out benchmarks/results/large.json
 
 Every tensor is drawn (four modes), fitted in a process of its own with ``--memory``, and removed; sizes up to
 ``--both`` also in memory, for the same number of sweeps and epochs. A small network, one warm start, two alternating

@@ -3,7 +3,8 @@
 CP fitted from a random start often ends with two components on one and a third lost. A rank-one term
 has far fewer wrong valleys, is cheap to try several times, and validation entries tell a component
 from a single large value, or from labels with few entries: a component explains unseen entries about as
-well as seen ones.
+well as seen ones. In very sparse tensors nearly all random starts are lost; half of them begin in the directions in
+which fibers agree.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from jointensor.training.spectral import leading_directions
 
 TRIES = 16
 """Random starts per component, run side by side."""
@@ -28,6 +31,9 @@ components reach 0.95 and more; what is fitted to a handful of ratings per label
 
 MOST = 200_000
 """Entries that are looked at; more would not change a first guess."""
+
+IN_FIBERS, MORE = 2_000_000, 4
+"""Entries whose fibers are compared, and directions beyond the number of components."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +56,13 @@ def rank_one_components(
     A component that explains validation entries (training entries, where there are none) much worse than
     training entries, less than ``general`` times as much, ends the search.
     """
-    train = at_most(train, MOST)
+    some = at_most(train, IN_FIBERS)
+    spaces = [leading_directions(some.indices, some.left, shape, n, rank + MORE) for n in range(len(shape))]
+    train = at_most(some, MOST)
     valid = at_most(valid, MOST) if len(valid.left) else train
     found: list[list[Tensor]] = []
     for _ in range(rank):
-        tries = _fit(train, shape)  # N × (I_n, tries)
+        tries = _fit(train, [_start(*one, train.left.device) for one in zip(shape, spaces, strict=True)])
         explained = _explained(valid, tries)  # (tries,)
         best = int(explained.argmax())
         component = [table[:, best : best + 1] for table in tries]
@@ -73,17 +81,25 @@ def _explained(sample: Sample, factors: list[Tensor]) -> Tensor:
     return share.nan_to_num(nan=float("-inf"), neginf=float("-inf"))
 
 
-def _fit(sample: Sample, shape: tuple[int, ...]) -> list[Tensor]:
-    """Ridge least squares of rank one, mode by mode, for several starts at once."""
-    tables = [torch.randn(size, TRIES, device=sample.left.device) for size in shape]
+def _start(size: int, space: Tensor | None, device: torch.device) -> Tensor:
+    """Where the tries begin, ``(I_n, tries)``: anywhere, and half of them in a space that is given."""
+    start = torch.randn(size, TRIES, device=device)
+    if space is not None:
+        inside = torch.randn(space.shape[1], TRIES // 2, device=device)
+        start[:, : TRIES // 2] = size**0.5 * space @ inside
+    return start
+
+
+def _fit(sample: Sample, tables: list[Tensor]) -> list[Tensor]:
+    """Ridge least squares of rank one, mode by mode, for several starts ``(I_n, tries)`` at once."""
     for _ in range(SWEEPS):
-        for n, size in enumerate(shape):
+        for n, table in enumerate(tables):
             others = _products(tables, sample.indices, skip=n)  # (entries, tries)
             scale = others.square().mean(dim=0).sqrt().clamp_min(1e-12)
             others = others / scale
             column = sample.indices[:, n]
-            top = torch.zeros(size, TRIES, device=others.device).index_add_(0, column, others * sample.left[:, None])
-            bottom = torch.zeros(size, TRIES, device=others.device).index_add_(0, column, others.square())
+            top = torch.zeros_like(table).index_add_(0, column, others * sample.left[:, None])
+            bottom = torch.zeros_like(table).index_add_(0, column, others.square())
             tables[n] = top / (bottom + RIDGE) / scale
     return _balanced(tables)
 
