@@ -32,8 +32,8 @@ components reach 0.95 and more; what is fitted to a handful of ratings per label
 MOST = 200_000
 """Entries that are looked at; more would not change a first guess."""
 
-IN_FIBERS, MORE = 2_000_000, 4
-"""Entries whose fibers are compared, and directions beyond the number of components."""
+IN_FIBERS, MORE, WIDEST = 1_000_000, 4, 16
+"""Entries whose fibers are compared; directions beyond the number of components, and most of them."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,8 @@ def rank_one_components(
     training entries, less than ``general`` times as much, ends the search.
     """
     some = at_most(train, IN_FIBERS)
-    spaces = [leading_directions(some.indices, some.left, shape, n, rank + MORE) for n in range(len(shape))]
+    width = min(rank + MORE, WIDEST)
+    spaces = [leading_directions(some.indices, some.left, shape, n, width) for n in range(len(shape))]
     train = at_most(some, MOST)
     valid = at_most(valid, MOST) if len(valid.left) else train
     found: list[list[Tensor]] = []
