@@ -3,13 +3,14 @@
 CP fitted from a random start often ends with two components on one and a third lost. A rank-one term
 has far fewer wrong valleys, is cheap to try several times, and validation entries tell a component
 from a single large value, or from labels with few entries: a component explains unseen entries about as
-well as seen ones. In very sparse tensors nearly all random starts are lost; half of them begin in the directions in
-which fibers agree.
+well as seen ones. In very sparse tensors nearly all random starts are lost; there, others begin in the directions
+in which fibers agree.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,9 +26,9 @@ SWEEPS = 10
 RIDGE = 3.0
 """Shrinkage of a row, in entries."""
 
-GENERAL = 0.8
+GENERAL, CERTAIN = 0.8, 0.95
 """Least share of the explained training variance that a component explains of the validation variance. Planted
-components reach 0.95 and more; what is fitted to a handful of ratings per label stays below."""
+components reach 0.95 and more; what is fitted to a handful of ratings per label stays below 0.8."""
 
 MOST = 200_000
 """Entries that are looked at; more would not change a first guess."""
@@ -56,23 +57,55 @@ def rank_one_components(
     A component that explains validation entries (training entries, where there are none) much worse than
     training entries, less than ``general`` times as much, ends the search.
     """
-    some = at_most(train, IN_FIBERS)
-    width = min(rank + MORE, WIDEST)
-    spaces = [leading_directions(some.indices, some.left, shape, n, width) for n in range(len(shape))]
-    train = at_most(some, MOST)
+    whole, train = train, at_most(train, MOST)
     valid = at_most(valid, MOST) if len(valid.left) else train
+    spaces: list[Tensor | None] = []
     found: list[list[Tensor]] = []
     for _ in range(rank):
-        tries = _fit(train, [_start(*one, train.left.device) for one in zip(shape, spaces, strict=True)])
-        explained = _explained(valid, tries)  # (tries,)
-        best = int(explained.argmax())
-        component = [table[:, best : best + 1] for table in tries]
-        gain = float(explained[best])
-        if not gain > 0 or gain < general * float(_explained(train, component)):
+        best = _best(train, valid, [torch.randn(size, TRIES, device=train.left.device) for size in shape])
+        if not best.share >= CERTAIN:  # lost, perhaps
+            spaces = spaces or _directions(whole, shape, rank)
+            other = _best(train, valid, [_within(*one, train) for one in zip(shape, spaces, strict=True)])
+            best = other if other.gain > best.gain else best
+        if not best.gain > 0 or best.share < general:
             break
-        found.append(component)
-        train, valid = train.minus(component), valid.minus(component)
-    return [torch.cat([component[n] for component in found], dim=1) for n in range(len(shape))] if found else []
+        found.append(best.factors)
+        train, valid = train.minus(best.factors), valid.minus(best.factors)
+    return [torch.cat([factors[n] for factors in found], dim=1) for n in range(len(shape))] if found else []
+
+
+class Guess(NamedTuple):
+    """A component; the better one explains more of the validation entries."""
+
+    gain: float
+    """Share of the squared validation values that it explains."""
+    share: float
+    """The same, as a share of what it explains of the training entries."""
+    factors: list[Tensor]  # N × (I_n, 1)
+
+
+def _best(train: Sample, valid: Sample, starts: list[Tensor]) -> Guess:
+    """What the best of several starts leads to."""
+    tries = _fit(train, starts)
+    explained = _explained(valid, tries)  # (tries,)
+    best = int(explained.argmax())
+    factors = [table[:, best : best + 1] for table in tries]
+    gain, seen = float(explained[best]), float(_explained(train, factors))
+    return Guess(gain, gain / seen if seen > 0 else 0.0, factors)
+
+
+def _directions(sample: Sample, shape: tuple[int, ...], rank: int) -> list[Tensor | None]:
+    """In which fibers along every mode agree."""
+    some, width = at_most(sample, IN_FIBERS), min(rank + MORE, WIDEST)
+    return [leading_directions(some.indices, some.left, shape, n, width) for n in range(len(shape))]
+
+
+def _within(size: int, space: Tensor | None, sample: Sample) -> Tensor:
+    """Random starts ``(I_n, tries)`` in a space, or anywhere where there is none."""
+    device = sample.left.device
+    if space is None:
+        return torch.randn(size, TRIES, device=device)
+    return size**0.5 * space @ torch.randn(space.shape[1], TRIES, device=device)
 
 
 def _explained(sample: Sample, factors: list[Tensor]) -> Tensor:
@@ -80,15 +113,6 @@ def _explained(sample: Sample, factors: list[Tensor]) -> Tensor:
     errors = ((sample.left[:, None] - _products(factors, sample.indices)) ** 2).sum(dim=0)  # (columns,)
     share = 1 - errors / (sample.left**2).sum().clamp_min(1e-30)
     return share.nan_to_num(nan=float("-inf"), neginf=float("-inf"))
-
-
-def _start(size: int, space: Tensor | None, device: torch.device) -> Tensor:
-    """Where the tries begin, ``(I_n, tries)``: anywhere, and half of them in a space that is given."""
-    start = torch.randn(size, TRIES, device=device)
-    if space is not None:
-        inside = torch.randn(space.shape[1], TRIES // 2, device=device)
-        start[:, : TRIES // 2] = size**0.5 * space @ inside
-    return start
 
 
 def _fit(sample: Sample, tables: list[Tensor]) -> list[Tensor]:
