@@ -1,6 +1,6 @@
 """`predict` from Parquet to Parquet beside a hand-written PyTorch loop: queries per second and peak memory.
 
-    python benchmarks/serving.py --queries 1e6 3e6 1e7 --out benchmarks/results/serving.json
+    python benchmarks/serving.py --queries 1e6 1e7 --threads 2 --out benchmarks/results/serving.json
 
 The model is JULIA 4/16 with random weights over 100,000 × 20,000 × 1,000 labels (texts), in a run folder of its own;
 queries are drawn evenly. Both sides run alternately, each in a process of its own, with the same number of torch

@@ -117,7 +117,7 @@ def around_five():
 
 @pytest.mark.parametrize("rank", [(2, 3), (2, 0), (0, 3)])
 def test_the_model_that_comes_back_is_the_one_that_validated_best(parts, short, rank):
-    result = fit(new_model(parts, rank), parts, replace(short, lr_linear=0.3, lr_nonlinear=0.1, refine_epochs=20))
+    result = fit(new_model(parts, rank), parts, replace(short, lr_linear=0.6, lr_nonlinear=0.2, refine_epochs=20))
     figures = [row.valid_loss for row in result.history if row.phase != "warm start"]
     with torch.no_grad():
         found = result.model(torch.as_tensor(parts.valid.indices.copy()))
