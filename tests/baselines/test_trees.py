@@ -117,9 +117,10 @@ def test_asking_adds_what_every_tree_says():
 
 
 def test_every_tree_takes_its_share_of_what_the_trees_before_leave(monkeypatch):
-    monkeypatch.setattr(module, "LEAST", 3)
+    for name, number in {"LEAVES": 4, "LEAST": 3}.items():
+        monkeypatch.setattr(module, name, number)
     bins, left = small_data(1, 40, 3, 8)
-    rest, grown = left.astype(np.float64), module._grow(bins, left, bins[:0], left[:0], Plan(5, 0.5, leaves=4))
+    rest, grown = left.astype(np.float64), module._grow(bins, left, bins[:0], left[:0], Plan(5, 0.5))
     assert len(grown[0]) == 5
     for tree in zip(*grown, strict=True):
         said = np.array([walk(*tree, row)[1] for row in bins])

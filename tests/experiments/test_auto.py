@@ -547,37 +547,3 @@ def test_trees_of_a_search_answer_by_one_fit_to_all_entries(offer, planted, monk
     assert all(one.counts.sum() == len(learnt) for one in trees.encoders)
     again = fit_trees(learnt, learnt.take(np.arange(0)), seed=3, rounds=len(trees.roots))
     np.testing.assert_array_equal(trees.predict(others.indices), again.predict(others.indices))
-
-
-TREES = Candidate("trees", "trees", 5, core=True)
-LARGER = Candidate("larger trees", "trees", 9, changes={"larger": True}, on_gpu=False)
-
-
-def steps(count=1500):
-    """Values that are high in some corners: trees find them, and nothing additive does."""
-    rng = np.random.default_rng(3)
-    indices = np.unique(rng.integers((30, 25, 20), size=(count, 3)), axis=0)
-    high = (indices[:, 0] < 10) == (indices[:, 1] < 8)
-    values = 5.0 * high + 0.3 * rng.standard_normal(len(indices))
-    return SparseTensor(indices, values.astype(np.float32), (30, 25, 20))
-
-
-def test_larger_trees_are_tried_where_trees_are_ahead(offer, fits):
-    offer(BIAS, TREES, LARGER)
-    run_auto(steps(), budget=LONG, device="cpu")
-    assert "larger trees" in fits
-    fits.clear()
-    run_auto(additive((30, 25, 20), 1000), budget=LONG, device="cpu")
-    assert "trees" in fits
-    assert "larger trees" not in fits
-
-
-def test_larger_trees_have_more_leaves():
-    tensor = steps(4000)
-    nothing = tensor.take(np.arange(0))
-    leaves = []
-    for larger in (False, True):
-        trees = fit_trees(tensor, nothing, rounds=3, larger=larger)
-        sizes = np.diff([*trees.roots.tolist(), len(trees.values)])
-        leaves.append((sizes.max() + 1) // 2)
-    assert leaves[0] <= 31 < leaves[1] <= 63

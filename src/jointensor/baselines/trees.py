@@ -35,8 +35,8 @@ SHRINKAGE = 5.0
 PARTS = 20
 """Parts of the training entries that means are taken without."""
 
-LEAVES, LARGER, LEAST, ROUNDS = 31, 63, 20, 2000
-"""Leaves of a tree and of a larger one, entries in a leaf, and most trees."""
+LEAVES, LEAST, ROUNDS = 31, 20, 2000
+"""Leaves of a tree, entries in a leaf, and most trees."""
 
 RATE, FAST, MANY = 0.05, 0.1, 300_000
 """Share of a tree that is taken; and of trees that are grown on the CPU from more than so many entries."""
@@ -117,7 +117,6 @@ class Plan(NamedTuple):
     """Share of a tree that is taken."""
     end: float = math.inf
     """When, by the clock, no further tree is grown."""
-    leaves: int = LEAVES
 
 
 def fit_trees(
@@ -128,7 +127,6 @@ def fit_trees(
     seed: int = 0,
     seconds: float = math.inf,
     rounds: int = DEFAULT_ROUNDS,
-    larger: bool = False,
     device: torch.device | None = None,
 ) -> Trees:
     """Grow trees while the validation error falls.
@@ -147,8 +145,6 @@ def fit_trees(
         After which no further tree is grown.
     rounds
         How many trees, where no validation entries say it.
-    larger
-        Trees of more leaves, learnt slowly, from more entries; on the CPU.
     device
         Where trees are grown; the CPU where it is not said, or there are no kernels for it.
     """
@@ -158,16 +154,14 @@ def fit_trees(
     part = generator.integers(PARTS, size=count)[member]
     encoders, own = _encode(train, part)
     on_gpu = device is not None and device.type == "cuda" and find_spec("triton") is not None
-    slowly = on_gpu or larger
-    chosen = _some(len(train), MOST_THERE if slowly else MOST, generator)
+    chosen = _some(len(train), MOST_THERE if on_gpu else MOST, generator)
     valid = valid.take(_some(len(valid), CHECKED, generator))
     columns = [column[chosen] for column in own + _positions(train.indices)]
     edges = np.stack(in_threads(edges_of, columns))  # (columns, BINS - 1)
     bins, checked = binned(columns, edges), binned(columns_of(encoders, valid.indices), edges)
     mean = float(train.values.mean(dtype=np.float64))
-    rate = RATE if slowly or len(train) <= MANY else FAST
-    plan = Plan(ROUNDS if len(valid) else rounds, rate, end, LARGER if larger else LEAVES)
-    grow = partial(_grow_there, device=device) if on_gpu and not larger else _grow
+    plan = Plan(ROUNDS if len(valid) else rounds, RATE if on_gpu or len(train) <= MANY else FAST, end)
+    grow = partial(_grow_there, device=device) if on_gpu else _grow
     nodes, values = grow(bins, train.values[chosen] - mean, checked, valid.values - mean, plan)
     sizes = [len(one) for one in values]
     return Trees(
@@ -194,9 +188,8 @@ def _grow(
     grown: list[tuple[NDArray[np.int32], NDArray[np.float64]]] = []
     best, lowest = 1, math.inf
     for count in range(1, 1 + plan.most):
-        most = 2 * plan.leaves - 1
-        nodes, leaves = np.zeros((most, 4), dtype=np.int32), np.zeros(most)
-        made = grow_tree(by_column, left, plan.leaves, LEAST, nodes, leaves)
+        nodes, leaves = np.zeros((2 * LEAVES - 1, 4), dtype=np.int32), np.zeros(2 * LEAVES - 1)
+        made = grow_tree(by_column, left, LEAVES, LEAST, nodes, leaves)
         nodes, leaves = nodes[:made], plan.rate * leaves[:made]
         grown.append((nodes, leaves))
         ask_trees(bins, nodes, -leaves, ROOT, left)
@@ -223,7 +216,7 @@ def _grow_there(
 
     both = torch.from_numpy(np.concatenate([bins, checked])).to(device).T.contiguous()  # (columns, entries)
     left = torch.from_numpy(np.concatenate([values, truth]).astype(np.float32)).to(device)
-    boosting = Boosting(both, left, len(bins), plan.leaves, LEAST, plan.rate)
+    boosting = Boosting(both, left, len(bins), LEAVES, LEAST, plan.rate)
     grown: list[tuple[torch.Tensor, ...]] = []
     errors: list[float] = []
     while len(grown) < plan.most:

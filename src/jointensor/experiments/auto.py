@@ -45,7 +45,6 @@ class Search(Trials):
         """All stages; an interrupt goes on with what there is."""
         try:
             self._screen_core()
-            self._screen_trees()
             self._screen_drawn()
             self._cross_fit()
             self._screen_networks()
@@ -75,14 +74,6 @@ class Search(Trials):
         """As many at a time as there are processes."""
         for first in range(0, len(things), self.world.size):
             yield things[first : first + self.world.size]
-
-    def _screen_trees(self) -> None:
-        """Larger ones, where trees are ahead of everything else."""
-        first = min(self.done([0]).values(), key=lambda one: self.mse(one, [0]), default=None)
-        if first is not None and first.candidate.kind == "trees":
-            more = [Trial(one) for one in self.offered if not one.core and one.kind == "trees"]
-            for some in self._in_turns(more):
-                self._try_if_worth(some)
 
     def _screen_drawn(self) -> None:
         """Richer multilinear parts."""

@@ -57,8 +57,6 @@ class Candidate:
     """Most of the budget that one fit may take."""
     guess: float = 0.0
     """Seconds that a fit may take, where none of its kind was timed yet."""
-    on_gpu: bool = True
-    """Whether it is worth a fit where there is a GPU."""
 
     @property
     def refits(self) -> bool:
@@ -98,7 +96,6 @@ def candidates_for(tensor: SparseTensor) -> list[Candidate]:
     if smooth:
         found.append(Candidate(shared + "+smooth", "drawn", 4, linear=shared + smooth, effort=2.5))
     found.append(Candidate(wide, "drawn", 11, linear=wide, after=shared, effort=4.0))
-    found.append(Candidate("larger trees", "trees", 9, changes={"larger": True}, effort=2.0, share=0.15, on_gpu=False))
     # the paper's grid, and either half alone
     found += [Candidate(f"julia:{r}/{f}", "joint", 7, (r, f)) for r, f in ((10, 10), (16, 4), (0, 20), (20, 0))]
     found.append(Candidate("avocado:20", "joint", 8, (0, 20), nonlinear="avocado"))

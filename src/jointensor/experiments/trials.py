@@ -17,7 +17,6 @@ from jointensor.errors import ConfigError
 from jointensor.experiments.candidates import Candidate, Fitted, candidates_for, fit_candidate
 from jointensor.experiments.dealing import Result, deal
 from jointensor.experiments.folds import FOLDS, held_out, make_folds
-from jointensor.training.fit import pick_device
 from jointensor.training.weights import load_predictor, save_predictor
 from jointensor.training.world import ALONE, World
 
@@ -66,8 +65,7 @@ class Trials:
         self.groups, self.places = groups, np.flatnonzero(~away)
         self.whole, kept, self.fresh = tensor, tensor.take(self.places), tensor.take(np.flatnonzero(away))
         self.tensor, self.seed, self.on_note, self.store = kept, seed, on_note, store
-        on_gpu = pick_device(device).type != "cpu"
-        self.offered = [one for one in candidates_for(kept) if one.on_gpu or not on_gpu]
+        self.offered = candidates_for(kept)
         self.how: dict[str, Any] = {"seed": seed, "device": device, "engine": engine, "groups": groups}
         self.begin, self.budget = time.monotonic(), budget
         self.folds = make_folds(kept, groups, seed)
