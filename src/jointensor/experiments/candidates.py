@@ -31,6 +31,9 @@ MANY = 300_000
 ENCODING, THREADS = 1.5e-7, 4
 """Seconds per column and entry that it takes to make columns for trees on one core; and cores that help with it."""
 
+TREES_AVERAGED = 4
+"""Sums of trees whose mean answers: each has other parts of the entries left out of its columns."""
+
 Kind = Literal["bias", "tables", "trees", "drawn", "joint"]
 
 
@@ -62,6 +65,11 @@ class Candidate:
     def refits(self) -> bool:
         """Whether the answer is one fit to all entries; else the mean of the fits to all folds but one."""
         return self.kind != "joint"
+
+    @property
+    def averaged(self) -> int:
+        """Fits to all entries, from different seeds, whose mean answers where there is time for them."""
+        return TREES_AVERAGED if self.kind == "trees" else 1
 
     @property
     def slug(self) -> str:

@@ -68,9 +68,12 @@ def conclude(search: Trials) -> Auto:
         predictor,
         calibration=calibrate(left_out, search.tensor.shape, _untouched(search, predictor), search.seed, (low, high)),
     )
-    if len(search.fresh) and search.left() > 1.3 * sum(search.trials[name].seconds for name in weights):
+    again = sum(trial.seconds for trial in map(search.trials.__getitem__, weights) if trial.candidate.refits)
+    known, members = search.tensor, predictor.members
+    if len(search.fresh) and search.left() > 1.3 * again:
         # intervals are calibrated: now what answers may know the entries that did it, and be a little better
-        predictor = replace(predictor, members=_members(search, weights, search.whole, predictor.members))
+        known, members = search.whole, _members(search, weights, search.whole, members)
+    predictor = replace(predictor, members=_averaged(search, members, known))
     for part in [part for member in predictor.members for part in member.parts if isinstance(part, Predictor)]:
         part.model.cpu()
     return _explain(search, predictor, said, truth, weights, memory.names, answers, folds)
@@ -89,6 +92,23 @@ def _members(
             search.on_note(f"{name}: the fit to all entries failed ({found.failure}); those of the folds answer")
         members.append(Member(name, weight, parts[name] if found.part is None else (found.part,)))
     return tuple(members)
+
+
+def _averaged(search: Trials, members: Sequence[Member], tensor: SparseTensor) -> tuple[Member, ...]:
+    """Members whose fits depend on chance, fitted again from other seeds while there is time: their mean errs less."""
+    jobs = {
+        member.name: [
+            partial(_refitted, search, search.trials[member.name], tensor, seed)
+            for seed in range(1, search.trials[member.name].candidate.averaged)
+        ]
+        for member in members
+    }
+    found = deal(search.world, [job for mine in jobs.values() for job in mine])
+    more = {name: [next(found).part for _ in mine] for name, mine in jobs.items()}
+    return tuple(
+        replace(member, parts=(*member.parts, *(part for part in more[member.name] if part is not None)))
+        for member in members
+    )
 
 
 def _remember(
@@ -119,7 +139,7 @@ def _remember(
 
 
 def _tabulated(search: Trials, weights: dict[str, float]) -> float:
-    """Share of the mix that tabulates combinations of labels itsearch."""
+    """Share of the mix that tabulates combinations of labels itself."""
     tabulate = [name for name in weights if "tables" in name or search.trials[name].candidate.kind == "trees"]
     return sum(weights[name] for name in tabulate)
 
@@ -132,13 +152,14 @@ def _untouched(search: Trials, predictor: Ensemble) -> LeftOut | None:
     return LeftOut(search.fresh.indices, said, search.fresh.values - said, predictor.unseen(search.fresh.indices))
 
 
-def _refitted(search: Trials, trial: Trial, tensor: SparseTensor) -> Result:
+def _refitted(search: Trials, trial: Trial, tensor: SparseTensor, seed: int = 0) -> Result:
     """One fit to all entries; nothing where it is the folds' fits that answer, or there is no time."""
     if not trial.candidate.refits or search.interrupted or search.left_here() <= 1.3 * trial.seconds:
         return Result()
     try:
         fits = list(trial.fits.values())
-        found = refit_candidate(trial.candidate, fits, tensor, budget=max(search.left_here(), 1.0), **search.how)
+        how = search.how | {"seed": search.seed + seed, "budget": max(search.left_here(), 1.0)}
+        found = refit_candidate(trial.candidate, fits, tensor, **how)
     except (ArithmeticError, RuntimeError) as error:
         return Result(failure=str(error))
     return Result(found.part, found.seconds)
