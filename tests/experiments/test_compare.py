@@ -519,7 +519,8 @@ def test_a_constant_is_no_success_however_well_it_is_chosen(registry, source, tm
 def test_every_fit_keeps_to_the_same_budget(source, tmp_path):
     endless = {"refine_epochs": 10**9, "tolerance": 0.0, "patience": 0, "batch_size": 64, "rounds": 1}
     config = CompareConfig(str(source), ("cp:1", "julia:1/2"), seeds=1, recipe_changes=endless, budget=0.5)
-    compare(config, tmp_path / "out")
+    rows = compare(config, tmp_path / "out")
+    assert [row["not_converged"] for row in rows] == [1, 1]
     for cell in cells_in(tmp_path / "out"):
         assert cell["outcome"] == "budget"
         assert 0.45 < cell["seconds"] < 3.0

@@ -13,7 +13,7 @@ from jointensor.errors import ConfigError, DataError
 from jointensor.experiments.reproduce import paper, study
 from jointensor.experiments.reproduce.claims import claims
 from jointensor.experiments.reproduce.run import EXPERIMENTS, reproduce
-from jointensor.experiments.reproduce.study import Setting, answered
+from jointensor.experiments.reproduce.study import CUT, CUT_NOTE, Outcome, Setting, answered, as_markdown, figure
 
 WITH = {"figure3": "Facebook", "figure4": "Enron-Emails", "table4": "Enron-Emails", "figure5": "Facebook"}
 
@@ -56,6 +56,13 @@ def test_large_tensors_may_have_seeds_of_their_own(tmp_path, monkeypatch):
     for large, expected in ((None, [3, 3]), (1, [3, 1])):
         setting = Setting(tmp_path / "out", tmp_path, seeds=3, seeds_large=large)
         assert [setting._seeds(name) for name in ("MovieLens", "Facebook")] == expected
+
+
+def test_a_figure_of_a_fit_that_was_cut_off_is_marked(tmp_path):
+    whole, cut = ({"rmse": 0.5, "rmse_sd": 0.01, "not_converged": count} for count in (0, 1))
+    assert (figure(whole), figure(cut)) == ("0.5 ± 0.01", "0.5 ± 0.01" + CUT)
+    pages = [as_markdown(Outcome("title", ("a",), [[figure(row) + " [0.4]"]]), "name", []) for row in (whole, cut)]
+    assert [CUT_NOTE in page for page in pages] == [False, True]
 
 
 def test_an_answer_needs_every_case():

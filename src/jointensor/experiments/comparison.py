@@ -15,11 +15,11 @@ from jointensor.errors import MissingPackageError
 
 COLUMNS = (
     "model", "rmse", "rmse_sd", "mae", "rfe", "skill", "parameters", "seconds", "seconds_per_epoch", "success_rate",
-    "first_success_rate", "rmse_median", "mae_sd", "rfe_sd", "fits", "restarts", "nonlinear_dead",
+    "first_success_rate", "rmse_median", "mae_sd", "rfe_sd", "fits", "restarts", "nonlinear_dead", "not_converged",
 )  # fmt: skip
 """Columns of ``results.csv``. ``skill`` is 1 − RMSE / RMSE of the mean predictor; ``success_rate`` the share of fits
 with a test RFE below 1 that learnt something, ``first_success_rate`` of those without a restart; ``nonlinear_dead`` how
-many ended with a constant network."""
+many ended with a constant network, ``not_converged`` how many the budget ended, of epochs or seconds."""
 
 
 def rows_of(models: Sequence[str], cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -48,6 +48,7 @@ def _row(model: str, cells: list[dict[str, Any]]) -> dict[str, Any]:
         "fits": len(cells),
         "restarts": sum(cell.get("restarts", 0) for cell in cells),
         "nonlinear_dead": sum(cell.get("nonlinear_dead", False) for cell in cells),
+        "not_converged": sum(cell.get("outcome") == "budget" for cell in cells),
     }
 
 

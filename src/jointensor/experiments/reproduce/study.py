@@ -36,6 +36,9 @@ STAND_INS = {
 LARGE = 500_000
 """Entries of a tensor whose fits take long, and differ little from seed to seed."""
 
+CUT = "ᵗ"
+CUT_NOTE = f"{CUT} At least one fit ended before it had converged: by its number of epochs, or by `--budget`."
+
 QUICK = {"warm_epochs": 1, "rounds": 1, "refine_epochs": 2, "restarts": 0}
 """Changes to a recipe that only shows that it runs."""
 
@@ -174,7 +177,8 @@ def as_markdown(outcome: Outcome, name: str, machines: Sequence[str]) -> str:
     if outcome.findings:
         rows = [(one.claim, one.answer, one.because) for one in outcome.findings]
         text += ["", _table(("claim of the paper", "answer", "because"), rows)]
-    text += [""] + [f"- {note}" for note in outcome.notes]
+    cut = any(cell.endswith(CUT) or f"{CUT} " in cell for row in outcome.rows for cell in row)
+    text += [""] + [f"- {note}" for note in [*outcome.notes, *([CUT_NOTE] if cut else [])]]
     text += [f"- ![{title}]({name}-{k}.svg)" for k, title in enumerate(outcome.lines)]
     day = datetime.now(UTC).date().isoformat()
     words = " ".join(["jointensor", *map(str, sys.argv[1:])])
@@ -200,8 +204,9 @@ def write_outcome(outcome: Outcome, setting: Setting, name: str) -> Path:
 
 
 def figure(row: dict[str, Any] | None, key: str = "rmse", digits: int = 4) -> str:
-    """A figure with its spread."""
+    """A figure with its spread, and a mark where a fit ended before it had converged."""
     if row is None or row.get(key) is None:
         return "failed" if row is not None else "–"
     spread = row.get(f"{key}_sd")
-    return f"{row[key]:.{digits}g}" + ("" if spread is None else f" ± {spread:.2g}")
+    text = f"{row[key]:.{digits}g}" + ("" if spread is None else f" ± {spread:.2g}")
+    return text + (CUT if row.get("not_converged") else "")
