@@ -75,19 +75,6 @@ def test_evaluation_takes_smaller_batches_where_memory_is_short(tensor):
     torch.testing.assert_close(found, expected.detach())
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-def test_a_gpu_that_is_full_halves_the_batch():
-    rng = np.random.default_rng(0)
-    big = make_joint((500, 400, 300), (2, 0), observed=2_000_000, noise=0.1, seed=int(rng.integers(9)))[0]
-    free, _ = torch.cuda.mem_get_info()
-    hog = torch.empty(int(free - (1 << 29)), dtype=torch.uint8, device="cuda")
-    recipe = make_recipe("default", batch_size=1 << 20, refine_epochs=1, cycle=1, warm_epochs=1)
-    parts = split(big, seed=0)
-    fitted = fit(JointModel(parts.train.shape, (4, 64), nonlinear="costco"), parts, recipe, device="cuda")
-    del hog
-    assert any("out of memory" in note for note in fitted.notes)
-
-
 # numbers that are none
 
 

@@ -12,6 +12,8 @@ if not torch.cuda.is_available():
     pytest.skip("needs an NVIDIA GPU", allow_module_level=True)
 pytest.importorskip("triton")
 
+from jointensor.data.split import split
+from jointensor.data.synthetic import make_joint
 from jointensor.kernels import pick_engine
 from jointensor.metrics import rmse
 from jointensor.models.joint import JointModel
@@ -244,3 +246,14 @@ def test_a_fit_that_was_killed_on_a_gpu_goes_on_there(clear, tmp_path):
     expected = fit(JointModel(clear.train.shape, (2, 8), linear="mean+bias+cp:2"), clear, recipe, device="cuda")
     errors = [rmse(one.predict(clear.test.indices), clear.test.values) for one in (resumed, expected)]
     assert errors[0] < 1.2 * errors[1] + 0.01 * float(clear.test.values.std())
+
+
+def test_a_gpu_that_is_full_halves_the_batch():
+    big, _ = make_joint((500, 400, 300), (2, 0), observed=2_000_000, noise=0.1, seed=0)
+    free, _ = torch.cuda.mem_get_info()
+    hog = torch.empty(int(free - (1 << 29)), dtype=torch.uint8, device=GPU)  # half a gigabyte is left
+    recipe = make_recipe("default", batch_size=1 << 20, refine_epochs=1, cycle=1, warm_epochs=1)
+    parts = split(big, seed=0)
+    fitted = fit(JointModel(parts.train.shape, (4, 64), nonlinear="costco"), parts, recipe, device="cuda")
+    del hog
+    assert any("out of memory" in note for note in fitted.notes)
