@@ -108,13 +108,13 @@ def test_recorded_steps_take_the_rate_that_is_set_later(clear):
     trainer = started(clear, replace(STEPS, decay=0.0), device="cuda", engine="triton")
     descent = trainer.descent((trainer.model, 0.01))
     losses_of(trainer, descent, 1)
-    before = trainer.state()
+    before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
     set_rate(descent.optimizer, 0.0)
     losses_of(trainer, descent, 1)
-    assert all(torch.equal(value, before[name]) for name, value in trainer.state().items())
+    assert all(map(torch.equal, trainer.model.parameters(), before))
     set_rate(descent.optimizer, 1.0)
     losses_of(trainer, descent, 1)
-    assert not any(torch.equal(value, before[name]) for name, value in trainer.state().items())
+    assert not any(map(torch.equal, trainer.model.parameters(), before))
 
 
 def test_a_module_that_waits_for_the_host_is_trained_without_a_graph(clear):
@@ -156,7 +156,10 @@ def test_adam_on_the_device_is_that_of_torch(monkeypatch, decay, table):
 @pytest.mark.parametrize("recipe", ["default", "paper"])
 @pytest.mark.parametrize("engine", ["auto", "reference"])
 def test_fits_on_a_gpu_name_their_engine_and_are_as_good_as_on_the_cpu(clear, recipe, engine):
-    """The better of three starts on each: their random numbers differ, and a descended start may be a poor one."""
+    """The best of three starts on each, since their random numbers differ: nine on the CPU had 2 to 11 % of the spread.
+
+    CP alone cannot have less than 29 %.
+    """
     changes = {"batch_size": 256, "refine_epochs": 24, "warm_epochs": 5, "rounds": 3}
     given, blocks = make_recipe(recipe, **changes), make_recipe(recipe).linear(2)
     errors = []
@@ -169,7 +172,7 @@ def test_fits_on_a_gpu_name_their_engine_and_are_as_good_as_on_the_cpu(clear, re
         errors.append(min(found))
     assert result.engine == ("triton" if engine == "auto" else "reference")
     assert not result.failed
-    assert errors[1] < 1.3 * errors[0]
+    assert max(errors) < 0.1 * clear.test.values.std()
     best = [row for row in result.history if row.best][-1]
     if result.returned == "joint":
         assert rmse(result.predict(clear.valid.indices), clear.valid.values) == pytest.approx(best.valid_loss, rel=1e-3)
