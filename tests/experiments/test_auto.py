@@ -563,3 +563,14 @@ def test_trees_are_grown_once_where_there_is_no_time(offer, planted):
     search.budget = 0.0
     (member,) = conclude(search).predictor.members
     assert [id(part) for part in member.parts] == [id(one.part) for one in trial.fits.values()]
+
+
+def test_trees_that_calibrate_go_on_answering_beside_those_that_know_all_entries(offer, planted, monkeypatch):
+    monkeypatch.setattr(parting, "HOLD_FROM", 1000)
+    monkeypatch.setattr(parting, "HELD", 0.1)
+    offer(Candidate("trees", "trees", 5, core=True))
+    learnt = planted[0]
+    (member,) = run_auto(learnt, budget=LONG, device="cpu").predictor.members
+    kept = (~held_out(learnt, (), 0)).sum()
+    known = [part.encoders[0].counts.sum() for part in member.parts]
+    assert known == [kept] + [len(learnt)] * (TREES_AVERAGED - 1)

@@ -17,11 +17,12 @@ from torch import nn
 from jointensor import SparseTensor, write_tensor
 from jointensor.data.modes import Mode
 from jointensor.errors import ConfigError, DataError, RunError
-from jointensor.experiments.cells import CompareConfig
+from jointensor.experiments.cells import CompareConfig, pace
 from jointensor.experiments.compare import compare
 from jointensor.experiments.config import Listener, RunConfig
 from jointensor.experiments.run import run
 from jointensor.models.nonlinear import nonlinear_parts
+from jointensor.training.history import Epoch
 from tests.networks import Failing, Silent
 
 QUICK = {"warm_epochs": 1, "rounds": 1, "refine_epochs": 2, "batch_size": 64}
@@ -514,6 +515,14 @@ def test_a_constant_is_no_success_however_well_it_is_chosen(registry, source, tm
     (row,) = compare(config, tmp_path / "out")
     assert row["rfe"] < 1
     assert (row["success_rate"], row["nonlinear_dead"], row["restarts"]) == (0.0, 2, 2)
+
+
+def test_the_pace_of_a_fit_leaves_out_what_happens_once():
+    """Of two phases: one whose first epoch compiles something, and one of twice as many, quicker epochs."""
+    seconds = {"warm start": [9.0, 0.4, 0.4], "refine": [0.1] * 6}
+    history = [Epoch(0, phase, 0, 1, 0.0, None, one, False, 9) for phase, mine in seconds.items() for one in mine]
+    assert pace(history) == pytest.approx((3 * 0.4 + 6 * 0.1) / 9)
+    assert pace([]) == 0
 
 
 def test_every_fit_keeps_to_the_same_budget(source, tmp_path):

@@ -1,7 +1,9 @@
 """``jointensor reproduce``: every experiment runs, keeps what is finished, and answers the paper's claims."""
 
 import json
+import shutil
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -18,23 +20,65 @@ from jointensor.experiments.reproduce.study import CUT, CUT_NOTE, Outcome, Setti
 WITH = {"figure3": "Facebook", "figure4": "Enron-Emails", "table4": "Enron-Emails", "figure5": "Facebook"}
 
 
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """Every experiment, run once: how, and what it came to."""
+    known = {}
+
+    def once(name):
+        if name not in known:
+            out = tmp_path_factory.mktemp(name)
+            setting = Setting(out, quick=True, datasets=(WITH.get(name, "Facebook"),))
+            known[name] = setting, *reproduce(name, setting)
+        return known[name]
+
+    return once
+
+
 @pytest.mark.parametrize("name", list(EXPERIMENTS))
-def test_an_experiment_runs_quickly_and_goes_on_where_it_stopped(name, tmp_path):
-    setting = Setting(tmp_path, quick=True, datasets=(WITH.get(name, "Facebook"),))
-    outcome, page = reproduce(name, setting)
+def test_an_experiment_runs_quickly_and_goes_on_where_it_stopped(name, ran):
+    setting, outcome, page = ran(name)
     text = page.read_text()
     assert outcome.rows
     assert all(len(row) == len(outcome.header) for row in outcome.rows)
     for one in outcome.findings:
         assert one.claim in text
         assert one.answer in ("holds", "does not hold", "cannot be tested here")
-    for picture in tmp_path.glob("*.svg"):
+    for picture in setting.out.glob("*.svg"):
         ET.fromstring(picture.read_text())
         assert picture.name in text
-    cells = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("cells/*.json")}
+    cells = {path: path.stat().st_mtime_ns for path in setting.out.rglob("cells/*.json")}
     again, _ = reproduce(name, setting)
     assert {path: path.stat().st_mtime_ns for path in cells} == cells  # nothing was fitted again
     assert [list(row) for row in again.rows] == [list(row) for row in outcome.rows]
+
+
+@pytest.mark.parametrize("name", ["table2", "table3", "figure3", "figure4", "table4", "figure5"])
+def test_a_page_of_what_is_finished_leaves_the_rest_out(name, ran, tmp_path):
+    """Of all fits, all but one model's, and none: nothing is fitted, and what is not there decides nothing."""
+    setting, whole, _ = ran(name)
+    ready = replace(setting, out=shutil.copytree(setting.out, tmp_path / "copy"), finished=True)
+    assert [list(row) for row in reproduce(name, ready)[0].rows] == [list(row) for row in whole.rows]
+    cells = sorted(path for path in ready.out.rglob("*.json") if path.parent.name == "cells")
+    number = next(path.name[:2] for path in cells if "-julia" in path.name)
+    gone = [path for path in cells if path.name.startswith(number)]
+    for path in gone:
+        path.unlink()
+    part = reproduce(name, ready)[0]
+    assert not any(path.exists() for path in gone)
+    if name == "figure3":
+        assert len(part.rows) == len(whole.rows) - 1
+    else:
+        dashes = [sum(cell.startswith("–") for row in one.rows for cell in row) for one in (whole, part)]
+        assert dashes[1] > dashes[0]
+    for path in cells:
+        path.unlink(missing_ok=True)
+    assert not any(one.answer == "holds" for one in reproduce(name, ready)[0].findings)
+
+
+def test_planted_tensors_are_all_needed(tmp_path):
+    with pytest.raises(DataError, match="4 of 4 fits left"):
+        reproduce("figure2", Setting(tmp_path, quick=True, finished=True))
 
 
 def test_the_numbers_of_the_paper_are_those_of_its_tables(tmp_path):

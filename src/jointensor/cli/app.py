@@ -357,6 +357,9 @@ def reproduce(
     device: a.Device = "auto",
     budget: Annotated[float | None, typer.Option(help="Seconds for one fit.", min=0)] = None,
     jobs: Annotated[int, typer.Option(help="Fits at a time.", min=1)] = 1,
+    finished: Annotated[
+        bool, typer.Option("--finished", help="Write the page from the fits that are there; fit nothing.")
+    ] = False,
     quiet: a.Quiet = False,
     json: a.Json = False,
 ) -> None:
@@ -370,7 +373,7 @@ def reproduce(
     chosen = DATASETS if only is None else tuple(one.strip() for one in only.split(","))
     setting = Setting(
         out, data, quick=quick, seeds=seeds, seeds_large=seeds_large, datasets=chosen, device=device, budget=budget,
-        jobs=jobs,
+        jobs=jobs, finished=finished,
         on_cell=lambda cell, done, total: screen.note(f"{done} of {total}: {cell['model']}"),
     )  # fmt: skip
     outcome, page = run_experiment(name, setting)

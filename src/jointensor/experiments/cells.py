@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from jointensor.experiments.run import read_source
 from jointensor.experiments.specs import ModelSpec, parse_model
 from jointensor.metrics import measure
 from jointensor.training.fit import fit, pick_device
+from jointensor.training.history import Epoch
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,14 @@ def _baseline(name: str, parts: Split) -> dict[str, Any]:
     return figures | {"parameters": baseline.n_parameters(), "epochs": 0, "success": rfe is not None and rfe < 1}
 
 
+def pace(history: Sequence[Epoch]) -> float:
+    """Seconds of an epoch: the median of each phase, weighted; what is compiled or recorded once does not count."""
+    phases: dict[str, list[float]] = {}
+    for row in history:
+        phases.setdefault(row.phase, []).append(row.seconds)
+    return sum(len(seconds) * median(seconds) for seconds in phases.values()) / max(len(history), 1)
+
+
 def _joint(config: CompareConfig, spec: ModelSpec, seed: int, parts: Split, bias: Tables) -> dict[str, Any]:
     recipe = spec.recipe(config.recipe, **config.recipe_changes)
     budget = math.inf if config.budget is None else config.budget
@@ -122,7 +133,7 @@ def _joint(config: CompareConfig, spec: ModelSpec, seed: int, parts: Split, bias
         "parameters": fitted.model.n_parameters(),
         "epochs": len(fitted.history),
         "seconds": fitted.seconds,
-        "seconds_per_epoch": sum(row.seconds for row in fitted.history) / max(len(fitted.history), 1),
+        "seconds_per_epoch": pace(fitted.history),
         "success": learnt and test["rfe"] is not None and test["rfe"] < 1,
         "outcome": fitted.outcome,
         "restarts": fitted.restarts,

@@ -76,6 +76,12 @@ def compare(
     return _write_results(out, config, listener)
 
 
+def finished_rows(config: CompareConfig, out: Path) -> list[dict[str, Any]]:
+    """Rows of what a comparison has so far; nothing is fitted. A model without a fit has a row without figures."""
+    cells = [_finished(_cell_file(out, config, cell)) for cell in cells_of(config)]
+    return rows_of(config.models, [cell for cell in cells if cell is not None])
+
+
 def _asked(config: CompareConfig) -> dict[str, Any]:
     source = Path(config.source)
     if not source.is_file():

@@ -82,16 +82,19 @@ def conclude(search: Trials) -> Auto:
 def _members(
     search: Trials, weights: dict[str, float], tensor: SparseTensor, before: Sequence[Member] = ()
 ) -> tuple[Member, ...]:
-    """What answers: every structure fitted to all these entries; else what answered before, or the folds' fits."""
+    """What answers: every structure fitted to all these entries; else what answered before, or the folds' fits.
+
+    A member that is averaged keeps the fit that answered before: others will be added to it.
+    """
     parts = {name: tuple(one.part for one in search.trials[name].fits.values()) for name in weights}
     parts |= {member.name: member.parts for member in before}
-    jobs = [partial(_refitted, search, search.trials[name], tensor) for name in weights]
-    members = []
-    for (name, weight), found in zip(weights.items(), deal(search.world, jobs), strict=True):
+    again = [name for name in weights if not before or search.trials[name].candidate.averaged == 1]
+    jobs = [partial(_refitted, search, search.trials[name], tensor) for name in again]
+    for name, found in zip(again, deal(search.world, jobs), strict=True):
         if found.failure is not None:
             search.on_note(f"{name}: the fit to all entries failed ({found.failure}); those of the folds answer")
-        members.append(Member(name, weight, parts[name] if found.part is None else (found.part,)))
-    return tuple(members)
+        parts[name] = parts[name] if found.part is None else (found.part,)
+    return tuple(Member(name, weight, parts[name]) for name, weight in weights.items())
 
 
 def _averaged(search: Trials, members: Sequence[Member], tensor: SparseTensor) -> tuple[Member, ...]:

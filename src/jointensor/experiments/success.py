@@ -20,7 +20,7 @@ from typing import Any
 from jointensor.atomic import write_json, write_text, write_whole
 from jointensor.errors import MissingPackageError
 from jointensor.experiments.cells import CompareConfig
-from jointensor.experiments.compare import compare
+from jointensor.experiments.compare import compare, finished_rows
 
 METHODS = {
     "COSTCO": "costco:20",
@@ -32,9 +32,16 @@ STARTS = {"raw": ",start=raw,restarts=0", "robust": ""}
 
 
 def success_rates(
-    source: Path, out: Path, *, seeds: int, jobs: int, device: str, changes: dict[str, Any] | None = None
+    source: Path,
+    out: Path,
+    *,
+    seeds: int,
+    jobs: int,
+    device: str,
+    changes: dict[str, Any] | None = None,
+    finished: bool = False,
 ) -> list[dict[str, Any]]:
-    """One row per method and start for one tensor."""
+    """One row per method and start for one tensor; of what is ``finished`` already, or of all."""
     config = CompareConfig(
         source=str(source.resolve()),
         models=tuple(spec + option for spec in METHODS.values() for option in STARTS.values()),
@@ -42,7 +49,8 @@ def success_rates(
         recipe_changes=changes or {},
         device=device,
     )
-    found = {row["model"]: row for row in compare(config, out, jobs=jobs, on_cell=_progress)}
+    rows = finished_rows(config, out) if finished else compare(config, out, jobs=jobs, on_cell=_progress)
+    found = {row["model"]: row for row in rows}
     return [
         {"tensor": source.stem, "method": method, "start": start, **found[spec + option]}
         for method, spec in METHODS.items()

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from statistics import median
 from typing import Any
 
+from jointensor.errors import DataError
 from jointensor.experiments.identifiability import planted, run_one
 from jointensor.experiments.reproduce.study import QUICK, Finding, Outcome, Setting, answered
 from jointensor.training.recipe import make_recipe
@@ -24,6 +25,9 @@ def figure2(setting: Setting) -> Outcome:
         for seed in range(seeds)
         for training in ("alternating", "naive")
     ]
+    left = sum(one is None for one in results)
+    if left:
+        raise DataError(f"figure2 has {left} of {len(results)} fits left; run it without --finished")
     rows, findings = [], []
     for ratio in RATIOS:
         both = {t: [r for r in results if r["ratio"] == ratio and r["training"] == t] for t in ("alternating", "naive")}

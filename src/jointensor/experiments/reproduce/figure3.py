@@ -15,7 +15,8 @@ def figure3(setting: Setting) -> Outcome:
     """RMSE and seconds of both, on two tensors."""
     ranks = RANKS[:2] if setting.quick else RANKS
     ratios = RATIOS[1:6:4] if setting.quick else RATIOS
-    pairs = list(dict.fromkeys([*((rank // 5, rank - rank // 5) for rank in ranks), *ratios]))
+    by_rank = [(rank // 5, rank - rank // 5) for rank in ranks]
+    pairs = list(dict.fromkeys([*by_rank, *ratios]))
     rows, findings = [], []
     lines: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for dataset in [one for one in DATASETS if one in setting.datasets]:
@@ -24,6 +25,7 @@ def figure3(setting: Setting) -> Outcome:
         both = {
             pair: tuple(found[f"julia:{pair[0]}/{pair[1]}{how}"] for how in ("", ",training=naive")) for pair in pairs
         }
+        both = {pair: two for pair, two in both.items() if all(row["fits"] for row in two)}
         rows += [
             (dataset, f"{r}/{f}", figure(a), figure(n), figure(a, "seconds", 3), figure(n, "seconds", 3))
             for (r, f), (a, n) in both.items()
@@ -32,7 +34,7 @@ def figure3(setting: Setting) -> Outcome:
         findings.append(answered(f"{dataset}: alternating has the lower RMSE", better, len(both), "settings"))
         findings.append(answered(f"{dataset}: alternating takes less time", faster, len(both), "settings"))
         over = {
-            name: [(rank, both[rank // 5, rank - rank // 5][k]["rmse"]) for rank in ranks]
+            name: [(sum(pair), both[pair][k]["rmse"]) for pair in by_rank if pair in both]
             for k, name in enumerate(("alternating", "naive"))
         }
         lines[f"{dataset}: RMSE by rank"] = {

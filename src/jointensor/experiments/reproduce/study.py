@@ -18,7 +18,7 @@ from jointensor.data.sparse import SparseTensor
 from jointensor.data.synthetic import make_joint
 from jointensor.errors import ConfigError, DataError
 from jointensor.experiments.cells import CompareConfig
-from jointensor.experiments.compare import OnCell, compare
+from jointensor.experiments.compare import OnCell, compare, finished_rows
 from jointensor.experiments.folder import environment, read_json
 from jointensor.experiments.reproduce.paper import DATASETS
 
@@ -61,6 +61,8 @@ class Setting:
         Of the paper, by its names.
     budget
         Seconds for one fit.
+    finished
+        Show what is finished, and fit nothing.
     """
 
     out: Path
@@ -72,6 +74,7 @@ class Setting:
     device: str = "auto"
     budget: float | None = None
     jobs: int = 1
+    finished: bool = False
     on_cell: OnCell | None = None
 
     def source(self, dataset: str) -> Path:
@@ -101,12 +104,16 @@ class Setting:
             device=self.device,
             budget=self.budget,
         )
-        rows = compare(config, self.out / "cells" / f"{name}-{dataset}", jobs=self.jobs, on_cell=self.on_cell)
+        out = self.out / "cells" / f"{name}-{dataset}"
+        ready = self.finished
+        rows = finished_rows(config, out) if ready else compare(config, out, jobs=self.jobs, on_cell=self.on_cell)
         return {row["model"]: row for row in rows}
 
     def kept(self, name: str, compute: Any) -> Any:
-        """A result that is computed once and read from then on."""
+        """A result that is computed once and read from then on; ``None`` where it is not to be computed."""
         path = self.out / "cells" / f"{name}.json"
+        if not path.exists() and self.finished:
+            return None
         if not path.exists():
             found = {"found": compute(), "environment": environment()}
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -205,8 +212,10 @@ def write_outcome(outcome: Outcome, setting: Setting, name: str) -> Path:
 
 def figure(row: dict[str, Any] | None, key: str = "rmse", digits: int = 4) -> str:
     """A figure with its spread, and a mark where a fit ended before it had converged."""
-    if row is None or row.get(key) is None:
-        return "failed" if row is not None else "–"
+    if row is None or row.get("fits") == 0:
+        return "–"
+    if row.get(key) is None:
+        return "failed"
     spread = row.get(f"{key}_sd")
     text = f"{row[key]:.{digits}g}" + ("" if spread is None else f" ± {spread:.2g}")
     return text + (CUT if row.get("not_converged") else "")

@@ -54,6 +54,7 @@ def _cell(name: str, dataset: str, row: dict[str, Any] | None) -> str:
 
 def _findings(datasets: tuple[str, ...], columns: dict[str, dict[str, Any]]) -> list[Finding]:
     others = [name for name in SPECS if name != "JULIA"]
+    datasets = tuple(dataset for dataset in datasets if columns[dataset]["JULIA"]["fits"])
 
     def lost(dataset: str, against: list[str]) -> list[str]:
         mine = columns[dataset]["JULIA"]["rmse"]

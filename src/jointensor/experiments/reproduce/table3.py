@@ -40,11 +40,14 @@ def _better(x: str, ratios: tuple[str, ...], columns: dict[str, dict[str, Any]],
     better, best = 0, []
     for dataset, rows in columns.items():
         alone = rows[SPECS[x]]["rmse"]
-        known = [rows[inside(x, ratio)[1]]["rmse"] for ratio in ratios]
+        joint = [rows[inside(x, ratio)[1]] for ratio in ratios]
+        if not all(row["fits"] for row in (rows[SPECS[x]], *joint)):
+            continue
+        known = [row["rmse"] for row in joint]
         least = min((rmse for rmse in known if rmse is not None), default=None)
         better += least is not None and (alone is None or least < alone)
         best.append(f"{dataset} {_text(alone)} → {_text(least)}")
-    return answered(f"JULIA-{x} below {x} {how}", better, len(columns), ", ".join(best))
+    return answered(f"JULIA-{x} below {x} {how}", better, len(best), ", ".join(best))
 
 
 def _text(rmse: float | None) -> str:
