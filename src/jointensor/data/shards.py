@@ -2,13 +2,14 @@
 
 A shard is a file of indices and a file of values, plain NumPy arrays. Which shard an entry is in is random (a hash of
 its cell), so that one shard is a sample of all entries, and a cell that occurs twice is in one shard both times. Inside
-a shard, entries are in the order of their labels in the last mode, which exact sweeps read fastest. Files are read, not
-mapped: mapped pages would count as memory as well.
+a shard, entries are in the order of their labels in the last mode, which exact sweeps read fastest. What is not changed
+in memory is mapped, a shard at a time, so that it is not copied; it counts as memory all the same while it is.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -73,7 +74,7 @@ class Shards:
     def read(self, k: int, column: str | None = None, values: str = "values") -> Block:
         """One shard, with one more column where it is named; ``values`` may name a column that stands for them."""
         extra = None if column is None else _load(self.path(k, column))
-        return Block(_load(self.path(k, "indices")), _load(self.path(k, values)), extra)
+        return Block(_map(self.path(k, "indices")), _load(self.path(k, values)), extra)
 
     def blocks(
         self,
@@ -101,8 +102,8 @@ class Shards:
         return read_ahead(read, range(len(self.counts)) if order is None else order)
 
     def read_column(self, k: int, column: str) -> NDArray[Any]:
-        """What was kept of a shard by :meth:`write_column`."""
-        return _load(self.path(k, column))
+        """What was kept of a shard by :meth:`write_column`; mapped."""
+        return _map(self.path(k, column))
 
     def write_column(self, k: int, column: str, numbers: NDArray[Any]) -> None:
         """Keep one more number or several for every entry of a shard, in place of those before."""
@@ -176,6 +177,16 @@ def read_header(folder: Path) -> dict[str, Any] | None:
 def _load(path: Path) -> NDArray[Any]:
     try:
         return np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from error
+
+
+def _map(path: Path) -> NDArray[Any]:
+    """The same without a copy. What is changed is changed in memory only."""
+    try:
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)  # read it while others are worked on
+        return np.asarray(np.load(path, allow_pickle=False, mmap_mode="c"))
     except (OSError, ValueError) as error:
         raise RunError(f"{path} cannot be read: {error}") from error
 

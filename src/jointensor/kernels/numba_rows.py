@@ -133,6 +133,28 @@ def _runs(starts: NDArray[np.int64], count: int) -> NDArray[np.int64]:
 CACHE = _can_cache()
 
 
+@njit(cache=CACHE, nogil=True)
+def _products(h, scaled, y, block, order, targets, weights, uniform, product, side):  # type: ignore[no-untyped-def]
+    """Σ w h hᵀ and Σ w h y of some sorted entries, whose h may have room for y as one more column."""
+    many, width = h.shape
+    rank = side.shape[0]
+    for e in range(many):
+        y[e] = targets[order[block + e]]
+    if width > rank:
+        for e in range(many):
+            h[e, rank] = y[e]
+    if not uniform:
+        for e in range(many):
+            w = weights[order[block + e]]
+            for r in range(width):
+                scaled[e, r] = w * h[e, r]
+    np.dot(scaled.T, h, product)
+    if width > rank:
+        side[:] = product[:rank, rank]
+    else:
+        np.dot(y, scaled, side)
+
+
 @njit(parallel=True, cache=CACHE, nogil=True)
 def _solve(order, starts, columns, stacked, offsets, targets, weights, ridge, table, values, runs, prior, sums):  # type: ignore[no-untyped-def]
     rank = table.shape[1]
@@ -141,10 +163,10 @@ def _solve(order, starts, columns, stacked, offsets, targets, weights, ridge, ta
     uniform = weights.shape[0] == 1 and targets.shape[0] != 1
     for run in prange(runs.shape[0] - 1):
         kept = np.empty((KEEP, width), np.float32)
-        scaled = kept if uniform else np.empty((BLOCK, width), np.float32)
+        scaled = np.empty((0 if uniform else BLOCK, width), np.float32)
         product = np.empty((width, width), np.float32)
         y = np.empty(BLOCK, np.float32)
-        side = np.empty(width, np.float32)
+        side = np.empty(rank, np.float32)
         gram = np.empty((rank, rank), np.float64)
         right = np.empty(rank, np.float64)
         for row in range(runs[run], runs[run + 1]):
@@ -157,21 +179,8 @@ def _solve(order, starts, columns, stacked, offsets, targets, weights, ridge, ta
                 first = block - begin if keep else 0
                 h = kept[first : first + many]
                 _gather(h, block, many, modes, columns, stacked, offsets, rank, sums)
-                for e in range(many):
-                    y[e] = targets[order[block + e]]
-                if width > rank:
-                    for e in range(many):
-                        h[e, rank] = y[e]
-                if not uniform:
-                    for e in range(many):
-                        w = weights[order[block + e]]
-                        for r in range(width):
-                            scaled[e, r] = w * h[e, r]
-                np.dot(h.T if uniform else scaled[:many].T, h, product)
-                if width > rank:
-                    side[:] = product[:, rank]
-                else:
-                    np.dot(y[:many], h if uniform else scaled[:many], side)
+                left = h if uniform else scaled[:many]
+                _products(h, left, y[:many], block, order, targets, weights, uniform, product, side)
                 for r in range(rank):
                     right[r] += side[r]
                     for c in range(rank):
@@ -196,26 +205,25 @@ def _solve(order, starts, columns, stacked, offsets, targets, weights, ridge, ta
 @njit(parallel=True, cache=CACHE, nogil=True)
 def _systems(order, starts, columns, stacked, offsets, targets, weights, gram, right, runs, sums):  # type: ignore[no-untyped-def]
     rank = right.shape[1]
+    width = rank if rank % 4 == 0 else rank + 1  # as above
     uniform = weights.shape[0] == 1 and targets.shape[0] != 1
     for run in prange(runs.shape[0] - 1):
-        h = np.empty((BLOCK, rank), np.float32)
-        scaled = np.empty((BLOCK, rank), np.float32)
+        rows = np.empty((BLOCK, width), np.float32)
+        scaled = np.empty((0 if uniform else BLOCK, width), np.float32)
         y = np.empty(BLOCK, np.float32)
-        product = np.empty((rank, rank), np.float32)
+        product = np.empty((width, width), np.float32)
         side = np.empty(rank, np.float32)
         for row in range(runs[run], runs[run + 1]):
             for block in range(starts[row], starts[row + 1], BLOCK):
                 many = min(BLOCK, starts[row + 1] - block)
+                h = rows[:many]
                 _gather(h, block, many, columns.shape[0], columns, stacked, offsets, rank, sums)
-                for e in range(many):
-                    w = np.float32(1.0) if uniform else weights[order[block + e]]
-                    y[e] = targets[order[block + e]]
-                    for r in range(rank):
-                        scaled[e, r] = w * h[e, r]
-                np.dot(scaled[:many].T, h[:many], product)
-                np.dot(y[:many], scaled[:many], side)
-                gram[row] += product
-                right[row] += side
+                left = h if uniform else scaled[:many]
+                _products(h, left, y[:many], block, order, targets, weights, uniform, product, side)
+                for r in range(rank):
+                    right[row, r] += side[r]
+                    for c in range(rank):
+                        gram[row, r, c] += product[r, c]
 
 
 @njit(cache=CACHE, nogil=True, fastmath={"reassoc", "contract"})

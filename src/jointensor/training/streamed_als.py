@@ -1,9 +1,9 @@
 """Θ_L solved from entries on disk: the sweeps of :class:`~jointensor.training.als.Als`, in passes over them.
 
 A pass adds up the normal equations of all rows of a table, block of entries by block; the order of a block's entries by
-row is found once and kept on disk. What all other blocks of g leave of a value is kept there, too, while a block is
-solved; where the next block begins it is formed again from the tables. So what is in memory is the tables, the systems
-of one of them, and a few entries. The solution is that of :class:`Als` up to rounding.
+row is found once and kept on disk. What all other blocks of g leave of a value is kept there, too, for a block of
+several tables; for the next block it is formed again from what has changed since. So what is in memory is the tables,
+the systems of one of them, and a few entries. The solution is that of :class:`Als` up to rounding.
 """
 
 from __future__ import annotations
@@ -72,13 +72,15 @@ class StreamedAls(Als):
         }
         self.before: str | None = None
         """The block whose targets are on disk."""
+        self.since: dict[str, Tensor] = {}
+        """Blocks of one table, or of one number, that were solved since then, and what they were at the time."""
         self.values = {}
         self.refresh()
 
     @torch.no_grad()
     def sweep_entries(self, fixed: Column | float) -> float:
         """Solve every block once for what ``fixed`` leaves of the training values; the mean squared error after it."""
-        squares, self.before = 0.0, None
+        squares, self.before, self.since = 0.0, None, {}
         for name, block in self.blocks.items():
             if not block.tables:
                 squares = self._stream_mean(name, cast(Product, block), fixed)
@@ -97,21 +99,24 @@ class StreamedAls(Als):
             return
         signs = self._signs(name)
         afresh = name not in signs
-        terms = self._terms(signs, fixed if afresh and not isinstance(fixed, Column) else 0.0)
+        terms = self._terms(signs, fixed if afresh and not isinstance(fixed, Column) else 0.0, afresh=afresh)
         column = fixed if afresh and isinstance(fixed, Column) else None
+        keep = afresh or len(self.blocks[name].tables) > 1
         for k, block in enumerate(self.train.blocks(column, None if afresh else WANTED)):
             wanted = block.values if block.column is None else block.values - block.column
             self.loops.subtract(terms, block.indices, wanted)
-            self.train.shards.write_column(k, WANTED.name, wanted)
+            if keep:
+                self.train.shards.write_column(k, WANTED.name, wanted)
             yield block.indices, wanted
-        self.before = name
+        if keep:
+            self.before, self.since = name, {}
 
     def _signs(self, name: str) -> dict[str, float]:
-        """Which blocks have to be taken from the values; or from what was left to the block before, and given back."""
+        """Which blocks have to be taken from the values; or from what is on disk, and which is given back."""
         afresh = {other: 1.0 for other in self.blocks if other != name}
         if self.before is None:
             return afresh
-        changed = {self.before: 1.0, name: -1.0}
+        changed = {self.before: 1.0, **dict.fromkeys(self.since, 1.0), name: -1.0}
         return min(afresh, changed, key=lambda some: sum(self._effort(self.blocks[other]) for other in some))
 
     @staticmethod
@@ -119,14 +124,17 @@ class StreamedAls(Als):
         """Numbers of its tables that an entry's value is made of."""
         return sum(table.shape[1] for table in block.tables)
 
-    def _terms(self, signs: dict[str, float], constant: float) -> Terms:
+    def _terms(self, signs: dict[str, float], constant: float, *, afresh: bool) -> Terms:
         terms = []
         for name, sign in signs.items():
-            block = self.blocks[name]
-            if block.tables:
+            block, old = self.blocks[name], None if afresh else self.since.get(name)
+            if not block.tables:
+                number = cast(Tensor, cast(Product, block).constant)
+                constant += sign * float(number if old is None else number - old)
+            elif old is None:
                 terms.append(term_of(block, sign))
             else:
-                constant += sign * float(cast(Product, block).constant)  # type: ignore[arg-type]
+                terms.append(Term(block.modes, (block.tables[0] - old,), sign=sign))
         return Terms(constant, tuple(terms))
 
     def _stream_mean(self, name: str, block: Product, fixed: Column | float) -> float:
@@ -136,6 +144,7 @@ class StreamedAls(Als):
             total += float(wanted.sum(dtype=np.float64))
             squares += sum_of_squares(wanted)
         mean = total / len(self.train)
+        self._changes(name, block.constant)
         block.constant.fill_(mean)
         return squares - total * mean
 
@@ -147,9 +156,15 @@ class StreamedAls(Als):
             self.loops.numbers(indices, mode, wanted, sums)
             squares += sum_of_squares(wanted)
         counts = self.rows[mode].counts.to(torch.float64)
+        self._changes(name, table)
         table[:, 0] = self._numbers(name, torch.from_numpy(sums), counts, table).to(table)
         solved = table[:, 0].double().numpy()
         return squares - 2 * float(solved @ sums) + float(solved**2 @ counts.numpy())
+
+    def _changes(self, name: str, numbers: Tensor) -> None:
+        """Remember what a block was when the targets on disk were written, unless they are its own."""
+        if self.before != name:
+            self.since[name] = numbers.clone()
 
     def _stream_tables(self, name: str, block: Product | SharedPairs, fixed: Column | float) -> float:
         """The rows of every table in turn.
