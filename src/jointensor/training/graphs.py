@@ -204,6 +204,10 @@ class GraphDescent(Descent):
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 for _ in range(steps):
                     self._graph_step(half, train, len(self.buffers["slots"]), self.losses_of)
+        except RuntimeError as error:  # a recording that memory did not last for ends with an error of its own
+            if isinstance(error.__context__, torch.OutOfMemoryError):
+                raise error.__context__ from None
+            raise
         finally:
             gc.enable()
         return graph
