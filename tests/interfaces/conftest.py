@@ -1,5 +1,8 @@
+import contextlib
 import json
+import shutil
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -51,12 +54,21 @@ def table(ratings, tmp_path):
     return path
 
 
+@pytest.fixture(scope="session")
+def finished(ratings, tmp_path_factory):
+    """A run folder that nobody changes."""
+    folder = tmp_path_factory.mktemp("finished")
+    write_tensor(ratings, folder / "ratings.csv")
+    words = ("fit", folder / "ratings.csv", "--modes", "user,movie,day", "--value", "value", "--rank", "2/3", *QUICK)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["jointensor", *map(str, words), "--out", str(folder / "run"), "--quiet"])
+        with contextlib.suppress(SystemExit):
+            main()
+    return folder / "run"
+
+
 @pytest.fixture
-def fitted(cli, table, tmp_path):
-    """A finished run folder and what metrics.json holds."""
-    out = tmp_path / "run"
-    code, _, err = cli(
-        "fit", table, "--modes", "user,movie,day", "--value", "value", "--rank", "2/3", "--out", out, *QUICK
-    )
-    assert code == 0, err
+def fitted(finished, table, tmp_path):
+    """A copy of it, its table beside it, and what metrics.json holds."""
+    out = Path(shutil.copytree(finished, tmp_path / "run"))
     return out, json.loads((out / "metrics.json").read_text())

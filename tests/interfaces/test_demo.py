@@ -16,6 +16,7 @@ def test_the_epidemic_is_the_same_for_the_same_seed_and_splits_into_reported_and
     assert (make_epidemic(4).observed.values[:10] != one.observed.values[:10]).any()
 
 
+@pytest.mark.slow
 def test_the_demo_writes_what_it_says_and_its_models_beat_the_baselines(cli, tmp_path):
     out = tmp_path / "demo"
     code, stdout, stderr = cli("demo", "--out", out)

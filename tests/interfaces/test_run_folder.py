@@ -141,7 +141,7 @@ def test_a_killed_run_leaves_nothing_that_loads_and_can_be_resumed(cli, table, t
     assert cli("fit", "--resume", out)[0] == 0
 
 
-@pytest.mark.parametrize("limit", [100, 3000, 20_000])
+@pytest.mark.parametrize("limit", [100, pytest.param(3000, marks=pytest.mark.slow), 20_000])
 def test_a_full_disk_is_one_line_and_leaves_nothing(table, tmp_path, limit):
     out = tmp_path / "run"
     command = [sys.executable, "-m", "jointensor", "fit", str(table), *MODES, "--out", str(out), "--quiet", *QUICK]
