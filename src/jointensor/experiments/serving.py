@@ -58,7 +58,7 @@ class Serving:
         predictor = self.predictor
         if isinstance(predictor, Ensemble) or next(predictor.model.parameters()).device.type != "cpu":
             return Answers(predictor.predict(indices), unseen, predictor.calibration)
-        cold = predictor.not_for_the_model(indices)  # (entries,)
+        cold = predictor.not_for_the_model(indices, unseen)  # (entries,)
         if not cold.any():
             return Answers(_in_batches(predictor.model, indices), unseen, predictor.calibration)
         predicted = np.empty(len(indices), dtype=np.float32)  # (entries,)
@@ -110,12 +110,11 @@ class _IndexedTable(Table):
     """A table over one mode that knows the row of every label, instead of searching for it."""
 
     rows: NDArray[np.int32]
-    """``(labels + 1,)``; the last one is for labels that the mode does not have."""
+    """``(labels + 2,)``; the first and the last one are for labels that the mode does not have."""
 
     def find(self, indices: NDArray[np.integer]) -> NDArray[np.int32]:
         """Row of each entry's label; the last row where it was never observed."""
-        labels = indices[:, self.modes[0]]  # (entries,)
-        return self.rows[np.where((labels < 0) | (labels >= self.sizes[0]), self.sizes[0], labels)]
+        return np.take(self.rows, indices[:, self.modes[0]] + 1, mode="clip")  # (entries,)
 
 
 def _indexed(tables: Tables) -> Tables:
@@ -123,6 +122,6 @@ def _indexed(tables: Tables) -> Tables:
 
 
 def _with_rows(table: Table) -> Table:
-    rows = np.full(table.sizes[0] + 1, len(table.keys), dtype=np.int32)  # (labels + 1,)
-    rows[table.keys] = np.arange(len(table.keys))
+    rows = np.full(table.sizes[0] + 2, len(table.keys), dtype=np.int32)  # (labels + 2,)
+    rows[table.keys + 1] = np.arange(len(table.keys))
     return _IndexedTable(table.modes, table.sizes, table.keys, table.effects, rows)

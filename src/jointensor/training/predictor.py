@@ -51,15 +51,15 @@ class Predictor:
         device = next(self.model.parameters()).device
         for start in range(0, len(indices), CHUNK):
             chunk = indices[start : start + CHUNK]
-            cold = self.not_for_the_model(chunk)
+            cold = self.not_for_the_model(chunk, self.unseen(chunk))
             part = answer[start : start + CHUNK]
             part[cold] = self.fallback.predict(chunk[cold])
             warm = torch.as_tensor(np.ascontiguousarray(chunk[~cold]), device=device)
             part[~cold] = evaluate_in_batches(self.model, warm, 1 << 15).cpu().numpy()
         return answer
 
-    def not_for_the_model(self, indices: NDArray[np.integer]) -> NDArray[np.bool_]:
-        """Entries that the bias predictor answers.
+    def not_for_the_model(self, indices: NDArray[np.integer], unseen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Entries that the bias predictor answers, by which of them are unseen.
 
         Rows that are drawn are drawn for labels without entries too, from what the others are like: such a model only
         cannot answer for labels that it has no row for.
@@ -69,7 +69,7 @@ class Predictor:
         g = self.model.multilinear
         if self.model.nonlinear is None and g is not None and len(g.draws):
             return np.any((indices < 0) | (indices >= np.array(self.model.shape)), axis=1)
-        return self.unseen(indices)
+        return unseen
 
     def interval(self, indices: NDArray[np.integer], level: float) -> NDArray[np.float32]:
         """Lower and upper ends that hold a share ``level`` of such entries, ``(entries, 2)``."""
