@@ -573,6 +573,7 @@ def test_the_folder_says_what_was_asked(finished, source):
     assert json.loads((finished / "environment.json").read_text())["packages"]["torch"]
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_leaves_the_finished_cells(source, tmp_path):
     """The second model trains until its budget is over; both workers are killed when the first one is done."""
     endless = {"refine_epochs": 10**9, "tolerance": 0.0, "patience": 0}

@@ -263,6 +263,7 @@ def test_a_budget_is_kept(cli, table, tmp_path):
     assert metrics["epochs"] == 0
 
 
+@pytest.mark.slow
 def test_same_seed_same_figures_in_another_process_and_the_seed_never_moves_the_split(cli, table, tmp_path):
     arguments = ["fit", str(table), *MODES, "--rank", "2/3", *QUICK]
     cli(*arguments, "--out", tmp_path / "a")

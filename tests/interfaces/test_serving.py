@@ -314,7 +314,8 @@ print([line.split()[1] for line in Path("/proc/self/status").read_text().splitli
 @pytest.mark.parametrize(
     ("kind", "counts"),
     [
-        ("parquet", (3_000_000, 6_000_000)),  # below that, what polars reads ahead is still growing
+        # below that, what polars reads ahead is still growing
+        pytest.param("parquet", (3_000_000, 6_000_000), marks=pytest.mark.slow),
         pytest.param("csv", (6_000_000, 12_000_000), marks=pytest.mark.slow),  # polars reads some 200 MiB ahead
     ],
 )

@@ -80,7 +80,7 @@ def test_rows_longer_than_a_segment_are_added_up(monkeypatch, modes, rank, weigh
 
 @pytest.mark.parametrize("sums", [False, True])
 @pytest.mark.parametrize("segment", [16, 1024])
-@pytest.mark.parametrize(("modes", "rank"), [(1, 1), (2, 3), (3, 16), (4, 20)])
+@pytest.mark.parametrize(("modes", "rank"), [(1, 1), (2, 3), (3, 16), pytest.param(4, 20, marks=pytest.mark.slow)])
 def test_rows_are_drawn_to_the_prior_and_others_may_be_summed(monkeypatch, modes, rank, segment, sums):
     monkeypatch.setattr(triton_rows, "SEGMENT", segment)
     indices, tables, targets, weights = problem(modes, rank)
