@@ -66,6 +66,10 @@ def test_a_page_of_what_is_finished_leaves_the_rest_out(name, ran, tmp_path):
         path.unlink()
     part = reproduce(name, ready)[0]
     assert not any(path.exists() for path in gone)
+    if name == "table2":  # what failed is there, and says so
+        spec = "julia:4/16"
+        gone[0].write_text(json.dumps({"model": spec, "error": "no memory", "test": None, "success": False}))
+        assert next(row for row in reproduce(name, ready)[0].rows if row[0] == "JULIA")[1].startswith("failed")
     if name == "figure3":
         assert len(part.rows) == len(whole.rows) - 1
     else:

@@ -184,8 +184,9 @@ def _load(path: Path) -> NDArray[Any]:
 def _map(path: Path) -> NDArray[Any]:
     """The same without a copy. What is changed is changed in memory only."""
     try:
-        with path.open("rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)  # read it while others are worked on
+        if hasattr(os, "posix_fadvise"):  # where the system takes advice: read it while others are worked on
+            with path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
         return np.asarray(np.load(path, allow_pickle=False, mmap_mode="c"))
     except (OSError, ValueError) as error:
         raise RunError(f"{path} cannot be read: {error}") from error

@@ -78,7 +78,7 @@ def compare(
 
 def finished_rows(config: CompareConfig, out: Path) -> list[dict[str, Any]]:
     """Rows of what a comparison has so far; nothing is fitted. A model without a fit has a row without figures."""
-    cells = [_finished(_cell_file(out, config, cell)) for cell in cells_of(config)]
+    cells = [_stored(_cell_file(out, config, cell)) for cell in cells_of(config)]
     return rows_of(config.models, [cell for cell in cells if cell is not None])
 
 
@@ -190,13 +190,19 @@ def _cell_file(path: Path, config: CompareConfig, cell: Cell) -> Path:
     return path / CELLS / f"{cell.number:02d}-{name}-split{cell.split_seed}-seed{cell.seed}.json"
 
 
-def _finished(file: Path) -> dict[str, Any] | None:
-    """What a cell's file holds; ``None`` where the cell has to be run (again)."""
+def _stored(file: Path) -> dict[str, Any] | None:
+    """What a cell's file holds, be it why it failed."""
     try:
         result: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return None if "error" in result else result
+    return result
+
+
+def _finished(file: Path) -> dict[str, Any] | None:
+    """The same; ``None`` where the cell has to be run (again)."""
+    result = _stored(file)
+    return None if result is None or "error" in result else result
 
 
 def _write_results(path: Path, config: CompareConfig, listener: Listener) -> list[dict[str, Any]]:

@@ -68,7 +68,7 @@ def conclude(search: Trials) -> Auto:
         predictor,
         calibration=calibrate(left_out, search.tensor.shape, _untouched(search, predictor), search.seed, (low, high)),
     )
-    again = sum(trial.seconds for trial in map(search.trials.__getitem__, weights) if trial.candidate.refits)
+    again = sum(search.trials[name].seconds for name in weights if search.trials[name].candidate.refits)
     known, members = search.tensor, predictor.members
     if len(search.fresh) and search.left() > 1.3 * again:
         # intervals are calibrated: now what answers may know the entries that did it, and be a little better

@@ -105,8 +105,10 @@ class Setting:
             budget=self.budget,
         )
         out = self.out / "cells" / f"{name}-{dataset}"
-        ready = self.finished
-        rows = finished_rows(config, out) if ready else compare(config, out, jobs=self.jobs, on_cell=self.on_cell)
+        if self.finished:
+            rows = finished_rows(config, out)
+        else:
+            rows = compare(config, out, jobs=self.jobs, on_cell=self.on_cell)
         return {row["model"]: row for row in rows}
 
     def kept(self, name: str, compute: Any) -> Any:
