@@ -14,7 +14,7 @@ from jointensor.baselines import Mean, fit_bias, fit_tables, fit_trees
 from jointensor.baselines import trees as module
 from jointensor.baselines.trees import PARTS, PATIENCE, SHRINKAGE, TAIL, Plan, binned, columns_of, edges_of, subsets_of
 from jointensor.data.sparse import SparseTensor
-from jointensor.kernels.numba_trees import BINS, ask_trees, grow_tree
+from jointensor.kernels.numba_trees import BINS, BLOCK, MOST_LEAVES, ask_trees, grow_tree
 from jointensor.metrics import rmse
 from jointensor.training.ensemble import Ensemble, Member
 from jointensor.training.weights import load_predictor, save_predictor
@@ -105,15 +105,17 @@ def test_a_tree_has_the_splits_and_leaves_of_plain_python(seed, entries, columns
     assert all(values[at] == pytest.approx(left[rows].mean()) for at, rows in found.items())
 
 
-def test_asking_adds_what_every_tree_says():
+@pytest.mark.parametrize("entries", [1, BLOCK, 2 * BLOCK + 7])
+def test_asking_adds_what_every_tree_says(entries):
     rng = np.random.default_rng(0)
-    bins, asked = rng.integers(BINS, size=(2, 100, 3)).astype(np.uint8)
-    grown = [grow(bins, rng.standard_normal(100), most, 5) for most in (9, 1, 4)]
+    bins, asked = (rng.integers(BINS, size=(count, 3)).astype(np.uint8) for count in (200, entries))
+    grown = [grow(bins, rng.standard_normal(200), most, 2) for most in (9, 1, 4, MOST_LEAVES)]
     nodes, values = (np.concatenate(both) for both in zip(*grown, strict=True))
-    roots, answer = np.array([0, 17, 18]), np.arange(100.0)
+    roots, answer = np.array([0, 17, 18, 25]), np.arange(float(entries))
+    assert len(nodes) - 25 == 2 * MOST_LEAVES - 1
     ask_trees(asked, nodes, values, roots, answer)
     said = [sum(walk(nodes, values, row, root)[1] for root in roots) for row in asked]
-    np.testing.assert_allclose(answer, np.arange(100) + said, rtol=1e-12)
+    np.testing.assert_allclose(answer, np.arange(entries) + said, rtol=1e-12)
 
 
 def test_every_tree_takes_its_share_of_what_the_trees_before_leave(monkeypatch):

@@ -7,41 +7,19 @@ from itertools import product
 import numpy as np
 import pytest
 
-from jointensor.baselines import fit_bias, fit_trees
-from jointensor.data.modes import Mode
+from jointensor.baselines import fit_bias
 from jointensor.data.sparse import SparseTensor
 from jointensor.data.synthetic import make_joint
 from jointensor.errors import ConfigError
 from jointensor.experiments import folds as parting
 from jointensor.experiments import trials
 from jointensor.experiments.auto import Search, run_auto
-from jointensor.experiments.candidates import TREES_AVERAGED, Candidate, candidates_for
-from jointensor.experiments.conclude import _cold, conclude
+from jointensor.experiments.candidates import Candidate, candidates_for
+from jointensor.experiments.conclude import _cold
 from jointensor.experiments.folds import FOLDS, held_out, make_folds
 from jointensor.experiments.mixing import STEPS, greedy, mixed_error
 from jointensor.training.local import Local
-
-BIAS = Candidate("bias", "bias", 0, core=True)
-TABLES = Candidate("tables", "tables", 1, core=True)
-COMPONENTS = Candidate("julia:2/0", "joint", 6, (2, 0), core=True)
-LONG = 600.0
-"""Seconds that a small search never needs: what it does cannot depend on the clock."""
-
-
-def rmse(said, truth):
-    return float(np.sqrt(np.mean((said - truth) ** 2)))
-
-
-def halves(tensor, learnt):
-    order = np.random.default_rng(7).permutation(len(tensor))
-    return tensor.take(order[:learnt]), tensor.take(order[learnt:])
-
-
-@pytest.fixture(scope="module")
-def planted():
-    """Two components and noise: 2,400 entries to learn from and 1,000 others."""
-    tensor, _ = make_joint((20, 18, 15), (2, 0), observed=3400, noise=0.3, seed=1)
-    return halves(tensor, 2400)
+from tests.experiments.searches import BIAS, COMPONENTS, LONG, TABLES, along_days, halves, rmse
 
 
 @pytest.fixture(scope="module")
@@ -50,16 +28,6 @@ def found(planted):
     notes, begin = [], time.monotonic()
     result = run_auto(planted[0], budget=60.0, device="cpu", on_note=notes.append)
     return result, notes, time.monotonic() - begin
-
-
-@pytest.fixture
-def offer(monkeypatch):
-    """Let a search choose from a few candidates only."""
-
-    def few(*candidates):
-        monkeypatch.setattr(trials, "candidates_for", lambda _: list(candidates))
-
-    return few
 
 
 @pytest.fixture
@@ -81,20 +49,6 @@ def additive(sizes=(30, 20), entries=500, seed=0):
     cells = rng.permutation(np.argwhere(np.ones(sizes)))[:entries]
     values = sum(rng.standard_normal(size)[cells[:, n]] for n, size in enumerate(sizes))
     return SparseTensor(cells, values + 0.3 * rng.standard_normal(entries), sizes)
-
-
-def along_days(sizes=(20, 15, 24), entries=3600, seed=0):
-    """A process of its own along the days of every pair, and a little noise: what was seen, and the other cells."""
-    rng = np.random.default_rng(seed)
-    steps = rng.standard_normal(sizes)
-    path = steps.copy()
-    for t in range(1, sizes[2]):
-        path[..., t] = 0.9 * path[..., t - 1] + math.sqrt(0.19) * steps[..., t]
-    dense = path + 0.2 * rng.standard_normal(sizes)
-    cells = rng.permutation(np.argwhere(np.ones(sizes)))
-    modes = (Mode("user", sizes[0]), Mode("item", sizes[1]), Mode("day", sizes[2], order="ordered"))
-    whole = SparseTensor(cells, dense[tuple(cells.T)], modes)
-    return whole.take(np.arange(entries)), whole.take(np.arange(entries, len(cells)))
 
 
 # --- weights
@@ -478,99 +432,3 @@ def test_with_groups_neighbours_of_the_same_group_do_not_count(offer):
     assert result.figures["all"] == pytest.approx(error, rel=0.2)
     ends = result.predictor.interval(others.indices, 0.9)
     assert np.mean((others.values >= ends[:, 0]) & (others.values <= ends[:, 1])) > 0.8
-
-
-# --- entries that only calibrate
-
-
-def test_entries_that_are_held_out_calibrate_and_have_no_answer(offer, planted, monkeypatch):
-    monkeypatch.setattr(parting, "HOLD_FROM", 1000)
-    monkeypatch.setattr(parting, "HELD", 0.2)
-    offer(BIAS, COMPONENTS)
-    learnt, others = planted
-    result = run_auto(learnt, budget=LONG, device="cpu")
-    assert len(result.predicted) == len(learnt)
-    known = np.isfinite(result.predicted)
-    assert np.array_equal(known, ~held_out(learnt, (), 0))
-    assert result.figures["all"] == pytest.approx(rmse(result.predicted[known], learnt.values[known]))
-    ends = result.predictor.interval(others.indices, 0.9)
-    inside = np.mean((others.values >= ends[:, 0]) & (others.values <= ends[:, 1]))
-    assert abs(inside - 0.9) < 4 * math.sqrt(0.09 * (1 / len(others) + 1 / (~known).sum()))
-
-
-def test_neighbours_are_all_entries_where_few_were_left_out(offer, monkeypatch):
-    """A search that had time for one fold only: residuals of the other entries are known too, nearly as good."""
-    monkeypatch.setattr(parting, "HOLD_FROM", 1000)
-    monkeypatch.setattr(parting, "HELD", 0.1)
-    offer(BIAS)
-    learnt, others = along_days(entries=5400)
-
-    def after(folds):
-        search = Search(learnt, budget=LONG, device="cpu")
-        trial = trials.Trial(BIAS)
-        for fold in range(folds):
-            search.fit_all([(trial, fold)])
-        return conclude(search)
-
-    one, all_of_them = after(1), after(FOLDS)
-    errors = [rmse(result.predictor.predict(others.indices), others.values) for result in (one, all_of_them)]
-    kept = (~held_out(learnt, (), 0)).sum()
-    assert [len(result.predictor.memory[0].keys) for result in (one, all_of_them)] == [kept, kept]
-    assert errors[0] < 1.03 * errors[1]
-    assert np.isfinite(one.predicted).sum() == pytest.approx(kept / FOLDS, abs=1)
-    ends = one.predictor.interval(others.indices, 0.9)
-    inside = np.mean((others.values >= ends[:, 0]) & (others.values <= ends[:, 1]))
-    assert abs(inside - 0.9) < 4 * math.sqrt(0.09 * (1 / len(others) + 1 / (0.1 * len(learnt))))
-
-
-# --- trees
-
-
-def test_trees_of_a_search_answer_by_fits_to_all_entries(offer, planted, monkeypatch):
-    """With as many of them as the folds had on average: no entries are left to count them by."""
-    offer(Candidate("trees", "trees", 5, core=True))
-    counts, real = [], trials.fit_candidate
-
-    def counted(*args, **kwargs):
-        fitted = real(*args, **kwargs)
-        counts.append(len(fitted.part.roots))
-        return fitted
-
-    monkeypatch.setattr(trials, "fit_candidate", counted)
-    learnt, others = planted
-    result = run_auto(learnt, budget=LONG, device="cpu", seed=3)
-    assert len(counts) == FOLDS
-    assert len(set(counts)) > 1
-    (member,) = result.predictor.members
-    assert len(member.parts) == TREES_AVERAGED
-    said = []
-    for k, trees in enumerate(member.parts):
-        assert len(trees.roots) == round(np.mean(counts))
-        assert all(one.counts.sum() == len(learnt) for one in trees.encoders)
-        again = fit_trees(learnt, learnt.take(np.arange(0)), seed=3 + k, rounds=len(trees.roots))
-        said.append(again.predict(others.indices))
-        np.testing.assert_array_equal(trees.predict(others.indices), said[k])
-    np.testing.assert_allclose(member.predict(others.indices), np.mean(said, axis=0), rtol=1e-12)
-    assert rmse(member.predict(others.indices), others.values) < np.mean([rmse(one, others.values) for one in said])
-
-
-def test_trees_are_grown_once_where_there_is_no_time(offer, planted):
-    """Every further sum of trees is left out that the budget does not last for; the first one is there."""
-    offer(Candidate("trees", "trees", 5, core=True))
-    search = Search(planted[0], budget=LONG, device="cpu")
-    trial = trials.Trial(search.offered[0])
-    search.fit_all([(trial, fold) for fold in range(FOLDS)])
-    search.budget = 0.0
-    (member,) = conclude(search).predictor.members
-    assert [id(part) for part in member.parts] == [id(one.part) for one in trial.fits.values()]
-
-
-def test_trees_that_calibrate_go_on_answering_beside_those_that_know_all_entries(offer, planted, monkeypatch):
-    monkeypatch.setattr(parting, "HOLD_FROM", 1000)
-    monkeypatch.setattr(parting, "HELD", 0.1)
-    offer(Candidate("trees", "trees", 5, core=True))
-    learnt = planted[0]
-    (member,) = run_auto(learnt, budget=LONG, device="cpu").predictor.members
-    kept = (~held_out(learnt, (), 0)).sum()
-    known = [part.encoders[0].counts.sum() for part in member.parts]
-    assert known == [kept] + [len(learnt)] * (TREES_AVERAGED - 1)

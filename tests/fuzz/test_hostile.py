@@ -384,17 +384,27 @@ def test_trees_that_lead_back_or_out_are_refused(tmp_path):
     from dataclasses import replace
 
     from jointensor.baselines.trees import fit_trees
+    from jointensor.kernels.numba_trees import MOST_LEAVES
     from jointensor.training.weights import save_predictor
     from tests.training.test_ensemble import TENSOR
 
     trees = fit_trees(TENSOR, TENSOR, rounds=3)
     inner = int(np.flatnonzero(trees.nodes[:, 0] >= 0)[0])
-    for column, value in ((2, 0), (3, 10**6), (2, -5), (0, 10**6)):
+    twice = int(trees.nodes[inner, 2])
+    for column, value in ((2, 0), (3, 10**6), (2, -5), (0, 10**6), (3, twice)):
         nodes = trees.nodes.copy()
         nodes[inner, column] = value
         save_predictor(replace(trees, nodes=nodes), tmp_path / "t")
         with pytest.raises(RunError, match="nodes of trees"):
             load_predictor(tmp_path / "t")
+    many = np.array(
+        [row for k in range(MOST_LEAVES) for row in ((0, k, 1, 2), (-1, 0, 0, 0))] + [(-1, 0, 0, 0)], np.int32
+    )
+    many[::2, 2:] += np.arange(len(many))[::2, None]  # every right child is split again
+    deep = replace(trees, nodes=many, values=np.zeros(len(many)), roots=np.zeros(1, dtype=np.int64))
+    save_predictor(deep, tmp_path / "t")
+    with pytest.raises(RunError, match="leaves of trees"):
+        load_predictor(tmp_path / "t")
     save_predictor(trees, tmp_path / "t")
     assert load_predictor(tmp_path / "t").nodes.tolist() == trees.nodes.tolist()
 

@@ -35,7 +35,7 @@ def assert_next_tree_is_that_of_numba(boosting):
     nodes, values = np.zeros((size, 4), dtype=np.int32), np.zeros(size)
     by_column = np.ascontiguousarray(bins[: boosting.count].T)
     made = grow_tree(by_column, left[: boosting.count], boosting.leaves, boosting.least, nodes, values)
-    ask_trees(bins, nodes, -boosting.rate * values, ROOT, left)
+    ask_trees(bins, nodes[:made], -boosting.rate * values[:made], ROOT, left)
 
     boosting.grow()
     assert 2 * int(boosting.next[SPLITS]) + 1 == made

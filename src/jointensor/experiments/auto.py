@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import combinations
 from typing import Any, TypeVar
 
@@ -43,21 +44,29 @@ class Search(Trials):
 
     def run(self) -> Auto:
         """All stages; an interrupt goes on with what there is."""
-        try:
+        with self._until_interrupted():
             self._screen_core()
             self._screen_drawn()
             self._cross_fit()
             self._screen_networks()
             self._cross_fit()
+        if not any(trial.predicted for trial in self.trials.values()):
+            self.trials.pop("bias", None)  # begun, perhaps, and interrupted
+            self.fit_all([(Trial(Candidate("bias", "bias", 0)), 0)])
+        if not self.interrupted:
+            with self._until_interrupted():
+                return conclude(self)
+        return conclude(self)
+
+    @contextmanager
+    def _until_interrupted(self) -> Iterator[None]:
+        try:
+            yield
         except KeyboardInterrupt:
             if self.world.shared:  # nobody knows how far the others are
                 raise
             self.interrupted = True
             self.on_note("interrupted: going on with what there is")
-        if not any(trial.predicted for trial in self.trials.values()):
-            self.trials.pop("bias", None)  # begun, perhaps, and interrupted
-            self.fit_all([(Trial(Candidate("bias", "bias", 0)), 0)])
-        return conclude(self)
 
     def _screen_core(self) -> None:
         for some in self._in_turns([one for one in self.offered if one.core]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,6 +23,9 @@ from jointensor.training.calibration import LeftOut, calibrate
 from jointensor.training.ensemble import Ensemble, Member
 from jointensor.training.memory import Remembered, fit_memory
 from jointensor.training.predictor import Predictor
+
+OVERTIME = 1.1
+"""Times the budget within which members may have answered for all entries: neighbours among all are worth it."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,8 @@ def conclude(search: Trials) -> Auto:
     truth = search.truth(folds)
     said = {name: np.concatenate([one.predicted[fold] for fold in folds]) for name, one in done.items()}
     weights = greedy(said, truth)
-    members = _members(search, weights, search.tensor)
+    asking = _asking(search, weights, folds)
+    members = _members(search, weights, search.tensor, spare=asking)
     fallback = fit_bias(search.tensor, search.tensor.take(np.zeros(0, dtype=np.int64)))
     low, high = float(search.tensor.values.min()), float(search.tensor.values.max())
     predictor = Ensemble(members, (), fallback, low, high)
@@ -58,7 +63,8 @@ def conclude(search: Trials) -> Auto:
     mixed = sum(weight * said[name].astype(np.float64) for name, weight in weights.items())
     # refitted tables know of the other entries what residuals of left-out ones say once more
     tables = bool(len(search.fresh)) or _tabulated(search, weights) < 0.5
-    memory = _remember(search, predictor, where, truth - mixed, tables=tables)
+    ask_all = len(folds) < FOLDS and not search.interrupted and search.left(OVERTIME) > asking
+    memory = _remember(search, predictor, where, truth - mixed, tables=tables, ask_all=ask_all)
     predictor = replace(predictor, memory=memory.parts)
     predicted = search.clip(truth - memory.left)
     answers = np.full(len(search.tensor) + len(search.fresh), np.nan, dtype=np.float32)
@@ -80,16 +86,17 @@ def conclude(search: Trials) -> Auto:
 
 
 def _members(
-    search: Trials, weights: dict[str, float], tensor: SparseTensor, before: Sequence[Member] = ()
+    search: Trials, weights: dict[str, float], tensor: SparseTensor, before: Sequence[Member] = (), spare: float = 0.0
 ) -> tuple[Member, ...]:
     """What answers: every structure fitted to all these entries; else what answered before, or the folds' fits.
 
-    A member that is averaged keeps the fit that answered before: others will be added to it.
+    A member that is averaged keeps the fit that answered before: others will be added to it. ``spare``: seconds that
+    are needed afterwards.
     """
     parts = {name: tuple(one.part for one in search.trials[name].fits.values()) for name in weights}
     parts |= {member.name: member.parts for member in before}
     again = [name for name in weights if not before or search.trials[name].candidate.averaged == 1]
-    jobs = [partial(_refitted, search, search.trials[name], tensor) for name in again]
+    jobs = [partial(_refitted, search, search.trials[name], tensor, spare=spare) for name in again]
     for name, found in zip(again, deal(search.world, jobs), strict=True):
         if found.failure is not None:
             search.on_note(f"{name}: the fit to all entries failed ({found.failure}); those of the folds answer")
@@ -114,8 +121,27 @@ def _averaged(search: Trials, members: Sequence[Member], tensor: SparseTensor) -
     )
 
 
+def _asking(search: Trials, weights: dict[str, float], folds: list[int]) -> float:
+    """Seconds in which the members answer for all entries, by the time they take for a few; none where those of the
+    folds have done it.
+    """
+    if len(folds) == FOLDS or not len(search.fresh):
+        return 0.0
+    begin = time.monotonic()
+    for name in weights:
+        next(iter(search.trials[name].fits.values())).part.predict(search.fresh.indices)
+    took = time.monotonic() - begin
+    return search.world.decide(lambda: took * len(search.tensor) / len(search.fresh))
+
+
 def _remember(
-    search: Trials, bare: Ensemble, where: NDArray[np.integer], left: NDArray[np.floating], *, tables: bool
+    search: Trials,
+    bare: Ensemble,
+    where: NDArray[np.integer],
+    left: NDArray[np.floating],
+    *,
+    tables: bool,
+    ask_all: bool,
 ) -> Remembered:
     """Memory of what the mix leaves of entries that were left out; or of all entries, where that is better."""
     # along any other mode the neighbours of an entry are of its own group: new groups have none
@@ -132,7 +158,7 @@ def _remember(
     if not len(search.fresh):
         return memory
     error, memory = judged(memory)
-    if len(where) < len(search.tensor) and memory.has_neighbours:
+    if ask_all and memory.has_neighbours:
         # Residuals of entries that models did see are a little too small, but there are many more of them.
         residuals = search.tensor.values - bare.mix(search.tensor.indices)
         residuals[where] = left
@@ -155,9 +181,12 @@ def _untouched(search: Trials, predictor: Ensemble) -> LeftOut | None:
     return LeftOut(search.fresh.indices, said, search.fresh.values - said, predictor.unseen(search.fresh.indices))
 
 
-def _refitted(search: Trials, trial: Trial, tensor: SparseTensor, seed: int = 0) -> Result:
+def _refitted(search: Trials, trial: Trial, tensor: SparseTensor, seed: int = 0, spare: float = 0.0) -> Result:
     """One fit to all entries; nothing where it is the folds' fits that answer, or there is no time."""
-    if not trial.candidate.refits or search.interrupted or search.left_here() <= 1.3 * trial.seconds:
+    key = trial.candidate.name, len(tensor), seed
+    if key in search.refitted:  # before an interrupt
+        return search.refitted[key]
+    if not trial.candidate.refits or search.interrupted or search.left_here() - spare <= 1.3 * trial.seconds:
         return Result()
     try:
         fits = list(trial.fits.values())
@@ -165,7 +194,8 @@ def _refitted(search: Trials, trial: Trial, tensor: SparseTensor, seed: int = 0)
         found = refit_candidate(trial.candidate, fits, tensor, **how)
     except (ArithmeticError, RuntimeError) as error:
         return Result(failure=str(error))
-    return Result(found.part, found.seconds)
+    search.refitted[key] = Result(found.part, found.seconds)
+    return search.refitted[key]
 
 
 def _cold(search: Trials, entries: SparseTensor, folds: NDArray[np.integer]) -> NDArray[np.bool_]:

@@ -70,6 +70,8 @@ class Trials:
         self.begin, self.budget = time.monotonic(), budget
         self.folds = make_folds(kept, groups, seed)
         self.trials: dict[str, Trial] = {}
+        self.refitted: dict[tuple[str, int, int], Result] = {}
+        """Fits to all entries: by name, number of entries, seed."""
         self.interrupted = False
 
     def left(self, share: float = 1.0) -> float:

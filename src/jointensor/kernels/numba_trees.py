@@ -9,6 +9,18 @@ from jointensor.kernels.numba_rows import CACHE
 
 BINS = 256
 
+MOST_LEAVES = 32
+"""Leaves that a tree may have: one bit each."""
+
+BLOCK = 512
+"""Entries that ask a tree together: their bins, and the tree, stay near."""
+
+ALL, ONE = np.uint32(0xFFFFFFFF), np.uint64(1)
+DE_BRUIJN = np.uint32(0x077CB531)
+"""Times a power of two its five highest bits are another number for each."""
+BIT = np.zeros(MOST_LEAVES, np.int64)
+BIT[[((int(DE_BRUIJN) << bit) & 0xFFFFFFFF) >> 27 for bit in range(MOST_LEAVES)]] = np.arange(MOST_LEAVES)
+
 
 @njit(parallel=True, cache=CACHE, nogil=True)
 def _histograms(bins, rows, left, sums, counts):  # type: ignore[no-untyped-def]
@@ -107,16 +119,82 @@ def grow_tree(bins, left, most, least, nodes, values):  # type: ignore[no-untype
     return made
 
 
-@njit(parallel=True, cache=CACHE, nogil=True)
-def ask_trees(bins, nodes, values, first, answer) -> None:  # type: ignore[no-untyped-def]
-    """Add what all trees say of every entry to ``answer``; bins ``(entries, columns)``, nodes of all trees in a row,
-    ``first`` the root of each.
+@njit(cache=CACHE, nogil=True)
+def _spans(nodes):  # type: ignore[no-untyped-def]
+    """First leaf below every node of a tree, counted from the left, and how many there are."""
+    first, many = np.zeros(len(nodes), np.int64), np.ones(len(nodes), np.int64)
+    for at in range(len(nodes) - 1, -1, -1):  # children come after their parents
+        if nodes[at, 0] >= 0:
+            many[at] = many[nodes[at, 2]] + many[nodes[at, 3]]
+    for at in range(len(nodes)):
+        if nodes[at, 0] >= 0:
+            first[nodes[at, 2]] = first[at]
+            first[nodes[at, 3]] = first[at] + many[nodes[at, 2]]
+    return first, many
+
+
+@njit(cache=CACHE, nogil=True)
+def _reached(nodes, column, first, many, masks) -> None:  # type: ignore[no-untyped-def]
+    """Leaves that an entry can still reach by its bin in one column, a bit each, ``(BINS,)``."""
+    masks[:] = ALL
+    for at in range(len(nodes)):
+        if nodes[at, 0] == column:  # above its bound nobody comes to the left side
+            child = nodes[at, 2]
+            others = ~(((ONE << np.uint64(many[child])) - ONE) << np.uint64(first[child]))
+            for b in range(max(nodes[at, 1] + 1, 0), BINS):
+                masks[b] &= np.uint32(others & np.uint64(ALL))
+
+
+@njit(cache=CACHE, nogil=True)
+def _tables(nodes, values, roots, columns):  # type: ignore[no-untyped-def]
+    """What is asked of trees: ``masks`` of every tree and column that it looks at, which column that is, where those
+    of each tree begin, and values of its leaves from the left, ``(trees, MOST_LEAVES)``.
     """
-    for e in prange(bins.shape[0]):
-        total = 0.0
-        for root in first:
-            at = root
-            while nodes[at, 0] >= 0:
-                at = root + (nodes[at, 2] if bins[e, nodes[at, 0]] <= nodes[at, 1] else nodes[at, 3])
-            total += values[at]
-        answer[e] += total
+    begin, leaves = np.zeros(len(roots) + 1, np.int64), np.zeros((len(roots), MOST_LEAVES))
+    looked = np.zeros((len(roots), columns), np.bool_)
+    for t in range(len(roots)):
+        end = roots[t + 1] if t + 1 < len(roots) else len(nodes)
+        for at in range(roots[t], end):
+            if nodes[at, 0] >= 0:
+                looked[t, nodes[at, 0]] = True
+        begin[t + 1] = begin[t] + looked[t].sum()
+    masks, where = np.empty((begin[-1], BINS), np.uint32), np.empty(begin[-1], np.int64)
+    for t in range(len(roots)):
+        end = roots[t + 1] if t + 1 < len(roots) else len(nodes)
+        tree, k = nodes[roots[t] : end], begin[t]
+        first, many = _spans(tree)
+        for at in range(len(tree)):
+            if tree[at, 0] < 0:
+                leaves[t, first[at]] = values[roots[t] + at]
+        for column in range(columns):
+            if looked[t, column]:
+                where[k] = column
+                _reached(tree, column, first, many, masks[k])
+                k += 1
+    return masks, where, begin, leaves
+
+
+@njit(parallel=True, cache=CACHE, nogil=True)
+def ask_trees(bins, nodes, values, roots, answer) -> None:  # type: ignore[no-untyped-def]
+    """Add what all trees say of every entry to ``answer``; bins ``(entries, columns)``, nodes of all trees in a row,
+    ``roots`` the first of each.
+
+    Nobody walks from node to node, which would wait for memory at every step: columns say one after the other which
+    leaves can still be reached, and the leftmost one that all agree on is where the walk would end.
+    """
+    masks, where, begin, leaves = _tables(nodes, values, roots, bins.shape[1])
+    for block in prange((len(bins) + BLOCK - 1) // BLOCK):
+        some = bins[block * BLOCK : (block + 1) * BLOCK].T.copy()  # (columns, entries)
+        count = some.shape[1]
+        reached, total = np.empty(count, np.uint32), np.zeros(count)
+        for t in range(len(roots)):
+            reached[:] = ALL
+            for k in range(begin[t], begin[t + 1]):
+                mask, column = masks[k], some[where[k]]
+                for i in range(count):
+                    reached[i] &= mask[column[i]]
+            said = leaves[t]
+            for i in range(count):
+                lowest = reached[i] & (~reached[i] + np.uint32(1))
+                total[i] += said[BIT[np.uint32(lowest * DE_BRUIJN) >> np.uint32(27)]]
+        answer[block * BLOCK : (block + 1) * BLOCK] += total

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from jointensor.baselines.tables import Mean, Table, Tables
 from jointensor.baselines.trees import Trees
 from jointensor.errors import RunError
-from jointensor.kernels.numba_trees import BINS
+from jointensor.kernels.numba_trees import BINS, MOST_LEAVES
 from jointensor.models.blocks import SharedPairs
 from jointensor.models.joint import JointModel
 from jointensor.registry import parse_spec
@@ -103,7 +103,7 @@ def modes_of(*tables: Table) -> int:
 
 
 def check_trees(trees: Trees) -> None:
-    """Every node leads to later nodes of its own tree, so that whoever asks comes to a leaf."""
+    """Every node but a root is the child of one before it in its tree, and no tree has more leaves than can be told."""
     edges, nodes, values, roots = trees.edges, trees.nodes, trees.values, trees.roots
     columns = 2 * len(trees.encoders) + modes_of(*(one.table for one in trees.encoders))
     must_fit(edges.shape == (columns, BINS - 1) and edges.dtype == np.float32, "edges of trees")
@@ -120,6 +120,8 @@ def check_trees(trees: Trees) -> None:
     children = nodes[inner, 2:].astype(np.int64) + roots[tree[inner], None]
     later = (children > place[inner, None]) & (children < ends[tree[inner], None])
     must_fit((nodes[:, 0] < columns).all() and later.all(), "nodes of trees")
+    must_fit(np.array_equal(np.sort(children, axis=None), np.setdiff1d(place, roots)), "nodes of trees")
+    must_fit((np.bincount(tree[~inner]) <= MOST_LEAVES).all(), "leaves of trees")
 
 
 def check_local(local: Local) -> None:

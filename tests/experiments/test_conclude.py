@@ -1,0 +1,178 @@
+"""What a search comes to: entries that calibrate, trees, interrupts, and time that runs out."""
+
+import math
+import time
+
+import numpy as np
+import pytest
+
+from jointensor.baselines import Tables, fit_trees
+from jointensor.experiments import conclude as conclusion
+from jointensor.experiments import folds as parting
+from jointensor.experiments import trials
+from jointensor.experiments.auto import Search, run_auto
+from jointensor.experiments.candidates import TREES_AVERAGED, Candidate
+from jointensor.experiments.conclude import conclude
+from jointensor.experiments.folds import FOLDS, held_out
+from tests.experiments.searches import BIAS, COMPONENTS, LONG, along_days, rmse
+
+# --- entries that only calibrate
+
+
+def test_entries_that_are_held_out_calibrate_and_have_no_answer(offer, planted, monkeypatch):
+    monkeypatch.setattr(parting, "HOLD_FROM", 1000)
+    monkeypatch.setattr(parting, "HELD", 0.2)
+    offer(BIAS, COMPONENTS)
+    learnt, others = planted
+    result = run_auto(learnt, budget=LONG, device="cpu")
+    assert len(result.predicted) == len(learnt)
+    known = np.isfinite(result.predicted)
+    assert np.array_equal(known, ~held_out(learnt, (), 0))
+    assert result.figures["all"] == pytest.approx(rmse(result.predicted[known], learnt.values[known]))
+    ends = result.predictor.interval(others.indices, 0.9)
+    inside = np.mean((others.values >= ends[:, 0]) & (others.values <= ends[:, 1]))
+    assert abs(inside - 0.9) < 4 * math.sqrt(0.09 * (1 / len(others) + 1 / (~known).sum()))
+
+
+def test_neighbours_are_all_entries_where_few_were_left_out(offer, monkeypatch):
+    """A search that had time for one fold only: residuals of the other entries are known too, nearly as good."""
+    monkeypatch.setattr(parting, "HOLD_FROM", 1000)
+    monkeypatch.setattr(parting, "HELD", 0.1)
+    offer(BIAS)
+    learnt, others = along_days(entries=5400)
+
+    def after(folds):
+        search = Search(learnt, budget=LONG, device="cpu")
+        trial = trials.Trial(BIAS)
+        for fold in range(folds):
+            search.fit_all([(trial, fold)])
+        return conclude(search)
+
+    one, all_of_them = after(1), after(FOLDS)
+    errors = [rmse(result.predictor.predict(others.indices), others.values) for result in (one, all_of_them)]
+    kept = (~held_out(learnt, (), 0)).sum()
+    assert [len(result.predictor.memory[0].keys) for result in (one, all_of_them)] == [kept, kept]
+    assert errors[0] < 1.03 * errors[1]
+    assert np.isfinite(one.predicted).sum() == pytest.approx(kept / FOLDS, abs=1)
+    ends = one.predictor.interval(others.indices, 0.9)
+    inside = np.mean((others.values >= ends[:, 0]) & (others.values <= ends[:, 1]))
+    assert abs(inside - 0.9) < 4 * math.sqrt(0.09 * (1 / len(others) + 1 / (0.1 * len(learnt))))
+
+
+# --- trees
+
+
+def test_trees_of_a_search_answer_by_fits_to_all_entries(offer, planted, monkeypatch):
+    """With as many of them as the folds had on average: no entries are left to count them by."""
+    offer(Candidate("trees", "trees", 5, core=True))
+    counts, real = [], trials.fit_candidate
+
+    def counted(*args, **kwargs):
+        fitted = real(*args, **kwargs)
+        counts.append(len(fitted.part.roots))
+        return fitted
+
+    monkeypatch.setattr(trials, "fit_candidate", counted)
+    learnt, others = planted
+    result = run_auto(learnt, budget=LONG, device="cpu", seed=3)
+    assert len(counts) == FOLDS
+    assert len(set(counts)) > 1
+    (member,) = result.predictor.members
+    assert len(member.parts) == TREES_AVERAGED
+    said = []
+    for k, trees in enumerate(member.parts):
+        assert len(trees.roots) == round(np.mean(counts))
+        assert all(one.counts.sum() == len(learnt) for one in trees.encoders)
+        again = fit_trees(learnt, learnt.take(np.arange(0)), seed=3 + k, rounds=len(trees.roots))
+        said.append(again.predict(others.indices))
+        np.testing.assert_array_equal(trees.predict(others.indices), said[k])
+    np.testing.assert_allclose(member.predict(others.indices), np.mean(said, axis=0), rtol=1e-12)
+    assert rmse(member.predict(others.indices), others.values) < np.mean([rmse(one, others.values) for one in said])
+
+
+def test_trees_are_grown_once_where_there_is_no_time(offer, planted):
+    """Every further sum of trees is left out that the budget does not last for; the first one is there."""
+    offer(Candidate("trees", "trees", 5, core=True))
+    search = Search(planted[0], budget=LONG, device="cpu")
+    trial = trials.Trial(search.offered[0])
+    search.fit_all([(trial, fold) for fold in range(FOLDS)])
+    search.budget = 0.0
+    (member,) = conclude(search).predictor.members
+    assert [id(part) for part in member.parts] == [id(one.part) for one in trial.fits.values()]
+
+
+def test_trees_that_calibrate_go_on_answering_beside_those_that_know_all_entries(offer, planted, monkeypatch):
+    monkeypatch.setattr(parting, "HOLD_FROM", 1000)
+    monkeypatch.setattr(parting, "HELD", 0.1)
+    offer(Candidate("trees", "trees", 5, core=True))
+    learnt = planted[0]
+    (member,) = run_auto(learnt, budget=LONG, device="cpu").predictor.members
+    kept = (~held_out(learnt, (), 0)).sum()
+    known = [part.encoders[0].counts.sum() for part in member.parts]
+    assert known == [kept] + [len(learnt)] * (TREES_AVERAGED - 1)
+
+
+# --- interrupts and time
+
+
+TREES = Candidate("trees", "trees", 5, core=True)
+
+
+@pytest.mark.parametrize("call", [1, 2, 3])
+def test_an_interrupt_while_a_search_concludes_keeps_what_is_fitted(offer, planted, monkeypatch, call):
+    """Fits to all entries that were made before are not made again, and those that are missing are not waited for."""
+    offer(TREES)
+    real, calls = conclusion.refit_candidate, []
+
+    def interrupted_once(*args, **kwargs):
+        calls.append(kwargs["seed"])
+        if len(calls) == call:
+            raise KeyboardInterrupt
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(conclusion, "refit_candidate", interrupted_once)
+    result = run_auto(planted[0], budget=LONG, device="cpu")
+    assert result.outcome == "interrupted"
+    assert len(calls) == call
+    (member,) = result.predictor.members
+    assert len(member.parts) == (FOLDS if call == 1 else call - 1)
+    known = [part.encoders[0].counts.sum() for part in member.parts]
+    assert all((count == len(planted[0])) == (call > 1) for count in known)
+    assert rmse(result.predictor.predict(planted[1].indices), planted[1].values) < planted[1].values.std()
+
+
+def test_a_second_interrupt_ends_the_search(offer, planted, monkeypatch):
+    offer(BIAS)
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(conclusion, "calibrate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_auto(planted[0], budget=LONG, device="cpu")
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_members_answer_for_all_entries_only_where_there_is_time(offer, monkeypatch, slow):
+    """What a few entries take says how long all of them would."""
+    monkeypatch.setattr(parting, "HOLD_FROM", 1000)
+    monkeypatch.setattr(parting, "HELD", 0.1)
+    offer(BIAS)
+    learnt, _ = along_days(entries=5400)
+    search = Search(learnt, budget=LONG, device="cpu")
+    search.fit_all([(trials.Trial(BIAS), 0)])
+    real, asked = Tables.predict, []
+
+    def predict(tables, indices):
+        asked.append(len(indices))
+        if len(asked) == 1 and slow:
+            monkeypatch.setattr(search, "left_here", lambda share=1.0: share * 0.5)
+            time.sleep(0.1)
+        return real(tables, indices)
+
+    monkeypatch.setattr(Tables, "predict", predict)
+    result = conclude(search)
+    kept = (~held_out(learnt, (), 0)).sum()
+    assert asked[0] == len(learnt) - kept  # 0.1 s for a tenth: 0.9 s for all
+    assert (kept in asked) != slow
+    assert (len(result.predictor.memory[0].keys) == kept) != slow
