@@ -43,13 +43,16 @@ def by_auto(parts, options):
     groups = ()
     if parts.rule.startswith("group:"):
         groups = tuple(parts.train.mode(name) for name in parts.rule.removeprefix("group:").split(","))
+    begin = time.perf_counter()
     found = run_auto(join(parts.train, parts.valid), budget=options.budget, device=options.device, groups=groups)
+    searched = time.perf_counter() - begin  # the rest of its seconds are answers for the test entries
     predicted, ends = found.predictor.predict(parts.test.indices), found.predictor.interval(parts.test.indices, 0.9)
     return judged(predicted, parts.test) | {
         "interval": cover(predicted, ends, parts.test.values),
         "trials": found.trials,
         "reason": found.reason,
         "figures": found.figures,
+        "searched": searched,
     }
 
 
