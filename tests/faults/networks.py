@@ -8,6 +8,8 @@ class Hungry(nn.Module):
     """A network for which the memory lasts for batches up to a size only, as on a small GPU."""
 
     most = 1500
+    full: type[Exception] = torch.OutOfMemoryError
+    words = "tried to allocate {} rows"
 
     def __init__(self, n_modes, width):
         super().__init__()
@@ -15,8 +17,15 @@ class Hungry(nn.Module):
 
     def forward(self, rows):
         if len(rows) > self.most:
-            raise torch.OutOfMemoryError(f"tried to allocate {len(rows)} rows")
+            raise self.full(self.words.format(len(rows)))
         return torch.tanh(self.head(rows.flatten(1))).squeeze(-1)
+
+
+class LateHungry(Hungry):
+    """The same, where it is a library that finds no memory when it is first used."""
+
+    full = RuntimeError
+    words = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
 
 
 class Starving(Hungry):

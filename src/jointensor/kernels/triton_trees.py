@@ -170,7 +170,9 @@ def _judge_leaf(some, many, leaf, c, gains, bounds, lean, node, values, columns,
     above = count - below
     gain = lower * lower / tl.maximum(below, 1.0) + (total - lower) * (total - lower) / tl.maximum(above, 1.0)
     fair = (many > 0.0) & (below >= least) & (above >= least)
-    gain = tl.where(fair, gain - total * total / tl.maximum(count, 1.0), 0.0)
+    whole = total * total / tl.maximum(count, 1.0)
+    # less is rounding: a leaf of equal values would be split for ever
+    gain = tl.where(fair & (gain - whole > 1e-6 * whole), gain - whole, 0.0)
     most = tl.max(gain, axis=0)
     b = tl.arange(0, BINS)
     bound = tl.min(tl.where(gain == most, b, BINS), axis=0)

@@ -161,6 +161,11 @@ FEWEST = 256
 """Entries at once that have to fit into memory."""
 
 
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether a GPU had too little memory: for a tensor, or for what its libraries need when they are first used."""
+    return isinstance(error, torch.OutOfMemoryError) or "STATUS_ALLOC_FAILED" in str(error)
+
+
 def evaluate_in_batches(half: Callable[[Tensor], Tensor], indices: Tensor, batch: int) -> Tensor:
     """``half`` of many entries without gradients, ``(entries, modes)`` → ``(entries,)``.
 
@@ -169,8 +174,8 @@ def evaluate_in_batches(half: Callable[[Tensor], Tensor], indices: Tensor, batch
     with torch.no_grad():
         try:
             parts = [half(indices[start : start + batch]) for start in range(0, len(indices), batch)]
-        except torch.OutOfMemoryError:
-            if batch <= FEWEST:
+        except RuntimeError as error:
+            if batch <= FEWEST or not is_out_of_memory(error):
                 raise
             torch.cuda.empty_cache()
             return evaluate_in_batches(half, indices, batch // 2)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from jointensor.errors import MemoryFullError
 from jointensor.metrics import measure
-from jointensor.models.joint import JointModel, evaluate_in_batches
+from jointensor.models.joint import JointModel, evaluate_in_batches, is_out_of_memory
 from jointensor.training.ends import CONSTANT, BudgetError, DeadError, DivergedError, HopelessError
 from jointensor.training.history import Epoch
 from jointensor.training.journal import StoppedError
@@ -162,7 +162,9 @@ def _memory_named(device: torch.device) -> Iterator[None]:
     """An error of ours where a device has too little memory, whatever was done about it."""
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
         raise MemoryFullError(
             f"the memory of {device} is full, and smaller steps did not help: take --device cpu, fewer components, or "
             "a smaller tensor"

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from jointensor.kernels.triton_adam import adam_step
-from jointensor.models.joint import LINKS
+from jointensor.models.joint import LINKS, is_out_of_memory
 from jointensor.training.losses import Loss
 from jointensor.training.solvers import Descent, Inside
 from jointensor.training.state import Entries, Fixed, Half
@@ -205,7 +205,7 @@ class GraphDescent(Descent):
                 for _ in range(steps):
                     self._graph_step(half, train, len(self.buffers["slots"]), self.losses_of)
         except RuntimeError as error:  # a recording that memory did not last for ends with an error of its own
-            if isinstance(error.__context__, torch.OutOfMemoryError):
+            if isinstance(error.__context__, RuntimeError) and is_out_of_memory(error.__context__):
                 raise error.__context__ from None
             raise
         finally:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from jointensor.kernels import Engine, pick_engine
-from jointensor.models.joint import LINKS, JointModel, evaluate_in_batches
+from jointensor.models.joint import LINKS, JointModel, evaluate_in_batches, is_out_of_memory
 from jointensor.models.multilinear import Multilinear
 from jointensor.training.als import Als
 from jointensor.training.ends import BudgetError, Checked, DivergedError, Probation
@@ -250,8 +250,8 @@ class Trainer:
         while True:
             try:
                 return solver.epoch(half, fixed, self.train, inside)
-            except torch.OutOfMemoryError:
-                if not solver.halve():
+            except RuntimeError as error:
+                if not is_out_of_memory(error) or not solver.halve():
                     raise
             torch.cuda.empty_cache()
             inside, self.batch_limit = None, getattr(solver, "batch_size", self.batch_limit)
