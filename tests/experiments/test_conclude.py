@@ -154,25 +154,36 @@ def test_a_second_interrupt_ends_the_search(offer, planted, monkeypatch):
 
 @pytest.mark.parametrize("slow", [False, True])
 def test_members_answer_for_all_entries_only_where_there_is_time(offer, monkeypatch, slow):
-    """What a few entries take says how long all of them would."""
+    """How long a fold's entries took says how long all of them would."""
     monkeypatch.setattr(parting, "HOLD_FROM", 1000)
     monkeypatch.setattr(parting, "HELD", 0.1)
     offer(BIAS)
     learnt, _ = along_days(entries=5400)
     search = Search(learnt, budget=LONG, device="cpu")
-    search.fit_all([(trials.Trial(BIAS), 0)])
     real, asked = Tables.predict, []
 
     def predict(tables, indices):
         asked.append(len(indices))
-        if len(asked) == 1 and slow:
-            monkeypatch.setattr(search, "left_here", lambda share=1.0: share * 0.5)
-            time.sleep(0.1)
+        time.sleep(0.1 if len(asked) == 1 else 0)
         return real(tables, indices)
 
     monkeypatch.setattr(Tables, "predict", predict)
+    search.fit_all([(trials.Trial(BIAS), 0)])
+    assert 0.5 <= search.asking(["bias"], 1) < 5
+    assert search.asking(["bias"], FOLDS) == 0
+    if slow:
+        monkeypatch.setattr(search, "left_here", lambda share=1.0: 0.4 * share)
     result = conclude(search)
     kept = (~held_out(learnt, (), 0)).sum()
-    assert asked[0] == len(learnt) - kept  # 0.1 s for a tenth: 0.9 s for all
     assert (kept in asked) != slow
     assert (len(result.predictor.memory[0].keys) == kept) != slow
+
+
+def test_nothing_is_asked_of_all_entries_where_no_mode_has_an_order(offer, planted, monkeypatch):
+    monkeypatch.setattr(parting, "HOLD_FROM", 1000)
+    monkeypatch.setattr(parting, "HELD", 0.1)
+    offer(BIAS)
+    search = Search(planted[0], budget=LONG, device="cpu")
+    search.fit_all([(trials.Trial(BIAS), 0)])
+    assert search.trials["bias"].asked > 0
+    assert search.asking(["bias"], 1) == 0

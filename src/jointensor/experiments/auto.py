@@ -155,7 +155,8 @@ class Search(Trials):
             again = sum(one.seconds for one in members if one.candidate.refits)
             if not waiting:
                 continue
-            if self.left(1 - RESERVE) < again + sum(one.seconds for one in waiting):
+            later = self.asking((one.candidate.name for one in members), fold + 1)
+            if self.left(1 - RESERVE) < again + sum(one.seconds for one in waiting) + later:
                 break
             jobs += [(trial, fold) for trial in waiting]
             if len(jobs) >= self.world.size:
@@ -194,8 +195,8 @@ class Search(Trials):
         return found
 
     def _needed(self, names: Sequence[str], folds: int) -> float:
-        """Seconds until members are fitted to so many folds, and to all entries."""
-        return sum(
+        """Seconds until members are fitted to so many folds, and to all entries, and have answered for these."""
+        return self.asking(names, folds) + sum(
             self.trials[name].seconds
             * (
                 sum(fold not in self.trials[name].predicted for fold in range(folds))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +23,7 @@ from jointensor.training.ensemble import Ensemble, Member
 from jointensor.training.memory import Remembered, fit_memory
 from jointensor.training.predictor import Predictor
 
-OVERTIME = 1.1
+OVERTIME = 1.25
 """Times the budget within which members may have answered for all entries: neighbours among all are worth it."""
 
 
@@ -53,7 +52,7 @@ def conclude(search: Trials) -> Auto:
     truth = search.truth(folds)
     said = {name: np.concatenate([one.predicted[fold] for fold in folds]) for name, one in done.items()}
     weights = greedy(said, truth)
-    asking = _asking(search, weights, folds)
+    asking = search.asking(weights, len(folds))
     members = _members(search, weights, search.tensor, spare=asking)
     fallback = fit_bias(search.tensor, search.tensor.take(np.zeros(0, dtype=np.int64)))
     low, high = float(search.tensor.values.min()), float(search.tensor.values.max())
@@ -121,19 +120,6 @@ def _averaged(search: Trials, members: Sequence[Member], tensor: SparseTensor) -
     )
 
 
-def _asking(search: Trials, weights: dict[str, float], folds: list[int]) -> float:
-    """Seconds in which the members answer for all entries, by the time they take for a few; none where those of the
-    folds have done it.
-    """
-    if len(folds) == FOLDS or not len(search.fresh):
-        return 0.0
-    begin = time.monotonic()
-    for name in weights:
-        next(iter(search.trials[name].fits.values())).part.predict(search.fresh.indices)
-    took = time.monotonic() - begin
-    return search.world.decide(lambda: took * len(search.tensor) / len(search.fresh))
-
-
 def _remember(
     search: Trials,
     bare: Ensemble,
@@ -144,8 +130,7 @@ def _remember(
     ask_all: bool,
 ) -> Remembered:
     """Memory of what the mix leaves of entries that were left out; or of all entries, where that is better."""
-    # along any other mode the neighbours of an entry are of its own group: new groups have none
-    along = [n for n in search.groups if search.tensor.modes[n].order != "none"] if search.groups else None
+    along = search.along()
 
     def learnt(entries: SparseTensor, residuals: NDArray[Any], folds: NDArray[Any], *, tables: bool) -> Remembered:
         return fit_memory(entries, residuals, folds, tables=tables, along=along, groups=search.groups)

@@ -26,6 +26,8 @@ class Result:
     seconds: float = 0.0
     predicted: NDArray[np.float32] | None = None
     """What it says of the entries that it did not see."""
+    asked: float = 0.0
+    """Seconds that saying it took."""
     failure: str | None = None
     short: float | None = None
     """RMSE, of a short training."""
@@ -51,6 +53,7 @@ def deal(world: World, jobs: Sequence[Callable[[], Result]], at_first: Sequence[
 def _tell(world: World, result: Result, owner: int) -> Result:
     """The result of one process, for all: the same figures to the bit, and the model as it is written."""
     said: dict[str, Any] = {"seconds": result.seconds, "failure": result.failure, "short": result.short}
+    said |= {"asked": result.asked}
     said |= {"part": result.part is not None, "predicted": result.predicted is not None}
     told = json.loads(world.bytes_of(json.dumps(said).encode(), owner))
     weights = world.bytes_of(_as_bytes(result.part), owner) if told.pop("part") else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,8 @@ class Trial:
     fits: dict[int, Fitted] = field(default_factory=dict)
     predicted: dict[int, NDArray[np.float32]] = field(default_factory=dict)
     """What each fold's fit says of the entries it did not see."""
+    asked: float = 0.0
+    """Seconds that an answer takes."""
     short: float | None = None
     """RMSE of a short training, where one came first."""
     failure: str | None = None
@@ -115,6 +117,7 @@ class Trials:
                 self.on_note(f"{trial.candidate.name}: failed, {trial.failure}")
                 continue
             trial.fits[fold], trial.predicted[fold] = Fitted(found.part, found.seconds), found.predicted
+            trial.asked = found.asked / max(len(found.predicted), 1)
             if path is not None and not path.exists():
                 path.parent.mkdir(parents=True, exist_ok=True)
                 save_predictor(found.part, path)
@@ -133,7 +136,25 @@ class Trials:
                 found = fit_candidate(candidate, train, valid, budget=max(most, 1.0), **self.how)
         except (ArithmeticError, RuntimeError) as error:
             return Result(failure=str(error).splitlines()[0])
-        return Result(found.part, found.seconds, self.clip(found.part.predict(valid.indices)))
+        begin = time.monotonic()
+        predicted = self.clip(found.part.predict(valid.indices))
+        return Result(found.part, found.seconds, predicted, time.monotonic() - begin)
+
+    def asking(self, names: Iterable[str], folds: int) -> float:
+        """Seconds in which candidates answer for all entries, for neighbours to know what is left of them; none where
+        there are no such neighbours, or so many folds that all entries have their answers.
+        """
+        if folds == FOLDS or not len(self.fresh) or not self.along():
+            return 0.0
+        return len(self.tensor) * sum(self.trials[name].asked for name in names)
+
+    def along(self) -> list[int]:
+        """Modes along which an entry that is asked for can have neighbours.
+
+        Along any other mode than those of the groups they are of its own group: new groups have none.
+        """
+        ordered = [n for n, mode in enumerate(self.tensor.modes) if mode.order != "none"]
+        return [n for n in ordered if n in self.groups] if self.groups else ordered
 
     def done(self, folds: list[int]) -> dict[str, Trial]:
         """Trials that were fitted to all these folds."""
