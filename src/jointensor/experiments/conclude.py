@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jointensor.baselines import fit_bias
+from jointensor.baselines.decided import decided_values
+from jointensor.baselines.tables import Table
 from jointensor.data.sparse import SparseTensor
 from jointensor.experiments.candidates import refit_candidate
 from jointensor.experiments.dealing import Result, deal
@@ -56,29 +58,26 @@ def conclude(search: Trials) -> Auto:
     members = _members(search, weights, search.tensor, spare=asking)
     fallback = fit_bias(search.tensor, search.tensor.take(np.zeros(0, dtype=np.int64)))
     low, high = float(search.tensor.values.min()), float(search.tensor.values.max())
-    predictor = Ensemble(members, (), fallback, low, high)
+    predictor = Ensemble(members, (), fallback, low, high, decided=_decided(search, search.tensor))
     where = np.concatenate([np.flatnonzero(search.folds == fold) for fold in folds])
-    entries = search.tensor.take(where)
     mixed = sum(weight * said[name].astype(np.float64) for name, weight in weights.items())
     # refitted tables know of the other entries what residuals of left-out ones say once more
     tables = bool(len(search.fresh)) or _tabulated(search, weights) < 0.5
     ask_all = len(folds) < FOLDS and not search.interrupted and search.left(OVERTIME) > asking
     memory = _remember(search, predictor, where, truth - mixed, tables=tables, ask_all=ask_all)
-    predictor = replace(predictor, memory=memory.parts)
-    predicted = search.clip(truth - memory.left)
-    answers = np.full(len(search.tensor) + len(search.fresh), np.nan, dtype=np.float32)
+    known = np.flatnonzero(search.settled & np.isin(search.parted, folds))  # others had the same values
+    where = np.append(where, known)
+    predicted = np.append(search.clip(truth - memory.left), search.tensor.values[known])
+    predictor = _calibrated(search, replace(predictor, memory=memory.parts), where, predicted)
+    answers = np.full(len(search.whole), np.nan, dtype=np.float32)
     answers[search.places[where]] = predicted
-    left_out = LeftOut(entries.indices, predicted, truth - predicted, _cold(search, entries, search.folds[where]))
-    predictor = replace(
-        predictor,
-        calibration=calibrate(left_out, search.tensor.shape, _untouched(search, predictor), search.seed, (low, high)),
-    )
     again = sum(search.trials[name].seconds for name in weights if search.trials[name].candidate.refits)
-    known, members = search.tensor, predictor.members
+    learnt, members = search.tensor, predictor.members
     if len(search.fresh) and search.left() > 1.3 * again:
         # intervals are calibrated: now what answers may know the entries that did it, and be a little better
-        known, members = search.whole, _members(search, weights, search.whole, members)
-    predictor = replace(predictor, members=_averaged(search, members, known))
+        learnt, members = search.whole, _members(search, weights, search.whole, members)
+    members, decided = _averaged(search, members, learnt), _decided(search, search.whole)
+    predictor = replace(predictor, members=members, decided=decided)
     for part in [part for member in predictor.members for part in member.parts if isinstance(part, Predictor)]:
         part.model.cpu()
     return _explain(search, predictor, said, truth, weights, memory.names, answers, folds)
@@ -158,6 +157,21 @@ def _tabulated(search: Trials, weights: dict[str, float]) -> float:
     return sum(weights[name] for name in tabulate)
 
 
+def _decided(search: Trials, tensor: SparseTensor) -> Table | None:
+    return None if search.deciding is None else decided_values(tensor, search.deciding)
+
+
+def _calibrated(
+    search: Trials, predictor: Ensemble, where: NDArray[np.integer], predicted: NDArray[np.float32]
+) -> Ensemble:
+    """The same with intervals, from what was predicted for entries that were left out."""
+    entries, bounds = search.tensor.take(where), (predictor.low, predictor.high)
+    cold = _cold(search, entries, search.parted[where])
+    left_out = LeftOut(entries.indices, predicted, entries.values - predicted, cold)
+    calibration = calibrate(left_out, search.tensor.shape, _untouched(search, predictor), search.seed, bounds)
+    return replace(predictor, calibration=calibration)
+
+
 def _untouched(search: Trials, predictor: Ensemble) -> LeftOut | None:
     """Entries that nothing was learnt from, seen by what answers."""
     if not len(search.fresh):
@@ -190,7 +204,7 @@ def _cold(search: Trials, entries: SparseTensor, folds: NDArray[np.integer]) -> 
         column = search.tensor.indices[:, n]
         whole = np.bincount(column, minlength=size)
         for fold in np.unique(folds):
-            own = np.bincount(column[search.folds == fold], minlength=size)
+            own = np.bincount(column[search.parted == fold], minlength=size)
             mine = folds == fold
             cold[mine] |= (whole - own)[entries.indices[mine, n]] == 0
     return cold
@@ -217,7 +231,7 @@ def _explain(
     simplest = min(near, key=lambda name: search.trials[name].candidate.simplicity)
     mix = sum(weight * said[name].astype(np.float64) for name, weight in weights.items())
     said_at = answers[search.places]
-    known = np.isfinite(said_at)
+    known = np.isfinite(said_at) & ~search.settled
     final = float(np.sqrt(np.mean((said_at[known] - search.tensor.values[known]) ** 2)))
     figures = {"single": rmse[best], "mix": float(np.sqrt(np.mean((mix - truth) ** 2))), "all": final}
     parts = ", ".join(f"{weight:.0%} {name}" for name, weight in weights.items())
@@ -226,10 +240,18 @@ def _explain(
         f"the mix ({parts}) {figures['mix']:.4g}"
         + (f", with {' and '.join(kept)} {final:.4g}" if kept else "")
         + f"; the simplest within one standard error of the best single one is {simplest}"
+        + _known(search)
     )
     rows = [_row(search, trial, rmse.get(name), weights.get(name, 0.0)) for name, trial in search.trials.items()]
     outcome = "interrupted" if search.interrupted else "converged" if search.left() > 0 else "budget"
     return Auto(predictor, rows, "+".join(weights), simplest, reason, figures, answers, outcome)
+
+
+def _known(search: Trials) -> str:
+    if search.deciding is None:
+        return ""
+    names = " and ".join(search.tensor.modes[n].name for n in search.deciding)
+    return f"; where {names} were seen together, their value is the answer: they never had two"
 
 
 def _row(search: Trials, trial: Trial, rmse: float | None, weight: float) -> dict[str, Any]:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from jointensor.baselines.decided import seen_elsewhere
 from jointensor.data.sparse import SparseTensor
 from jointensor.data.split import groups_of
 
 FOLDS = 5
+
+OPEN = 0.02
+"""Share of the entries that others must leave open, for structures to be judged by them alone."""
 
 HOLD_FROM, HELD, MOST_HELD = 400_000, 0.04, 20_000
 """Of tensors with so many entries this share, and no more than so many, only calibrates intervals. Smaller ones have
@@ -19,6 +23,17 @@ def make_folds(tensor: SparseTensor, groups: tuple[int, ...], seed: int) -> NDAr
     """A fold for every entry; entries that share their labels of ``groups`` share their fold."""
     count, member = groups_of(tensor, groups)
     return (np.random.default_rng([seed, 5]).permutation(count) % FOLDS).astype(np.int8)[member]
+
+
+def settled_by_others(
+    tensor: SparseTensor, modes: tuple[int, ...] | None, folds: NDArray[np.integer]
+) -> NDArray[np.bool_]:
+    """Entries whose value entries of other folds decide: nothing is to be learnt from leaving them out.
+
+    Where hardly any others would be left to judge by, none.
+    """
+    found = np.zeros(len(tensor), dtype=np.bool_) if modes is None else seen_elsewhere(tensor, modes, folds)
+    return found if (~found).sum() >= OPEN * len(tensor) else np.zeros(len(tensor), dtype=np.bool_)
 
 
 def held_out(tensor: SparseTensor, groups: tuple[int, ...], seed: int) -> NDArray[np.bool_]:

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from jointensor.baselines.decided import deciding_modes
 from jointensor.data.sparse import SparseTensor
 from jointensor.errors import ConfigError
 from jointensor.experiments.candidates import Candidate, Fitted, candidates_for, fit_candidate
 from jointensor.experiments.dealing import Result, deal
-from jointensor.experiments.folds import FOLDS, held_out, make_folds
+from jointensor.experiments.folds import FOLDS, held_out, make_folds, settled_by_others
 from jointensor.training.weights import load_predictor, save_predictor
 from jointensor.training.world import ALONE, World
 
@@ -70,7 +71,13 @@ class Trials:
         self.offered = candidates_for(kept)
         self.how: dict[str, Any] = {"seed": seed, "device": device, "engine": engine, "groups": groups}
         self.begin, self.budget = time.monotonic(), budget
-        self.folds = make_folds(kept, groups, seed)
+        self.parted = make_folds(kept, groups, seed)
+        self.deciding = deciding_modes(kept)
+        self.settled = settled_by_others(kept, self.deciding, self.parted)
+        if not self.settled.any():
+            self.deciding = None
+        # what is known anyway is learnt from in every fold, and judges nothing
+        self.folds = np.where(self.settled, -1, self.parted)
         self.trials: dict[str, Trial] = {}
         self.refitted: dict[tuple[str, int, int], Result] = {}
         """Fits to all entries: by name, number of entries, seed."""

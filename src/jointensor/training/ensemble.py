@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from jointensor.baselines.tables import Mean, Tables
+from jointensor.baselines.tables import Mean, Table, Tables
 from jointensor.baselines.trees import Trees
 from jointensor.data.sparse import SparseTensor
 from jointensor.models.joint import JointModel
@@ -51,6 +51,8 @@ class Ensemble:
     high: float
     """Smallest and largest value that was seen; answers stay between."""
     calibration: Calibration | None = None
+    decided: Table | None = None
+    """Values by the labels of some modes, where those decide them."""
 
     @property
     def returned(self) -> str:
@@ -82,8 +84,8 @@ class Ensemble:
         answer = np.empty(len(indices), dtype=np.float32)
         for start in range(0, len(indices), CHUNK):
             part = indices[start : start + CHUNK]
-            value = self.mix(part) + self.remember(part)
-            answer[start : start + CHUNK] = np.clip(value, self.low, self.high)
+            value = np.clip(self.mix(part) + self.remember(part), self.low, self.high)
+            answer[start : start + CHUNK] = self.settle(part, value)
         return answer
 
     def interval(self, indices: NDArray[np.integer], level: float) -> NDArray[np.float32]:
@@ -96,6 +98,13 @@ class Ensemble:
         for member in self.members:
             total += member.weight * member.predict(indices)
         return total
+
+    def settle(self, indices: NDArray[np.integer], value: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The same, but what is known where labels that decide the value were seen together."""
+        if self.decided is None:
+            return value
+        rows = self.decided.find(indices)
+        return np.where(rows < len(self.decided.keys), self.decided.effects[rows], value)
 
     def remember(self, indices: NDArray[np.integer]) -> NDArray[np.float64]:
         """What the memory adds."""
@@ -112,10 +121,12 @@ class Ensemble:
         errors = []
         for part in (None, *self.memory):
             said = said if part is None else said + part.predict(fresh.indices)
-            errors.append(float(np.mean((np.clip(said, self.low, self.high) - fresh.values) ** 2)))
+            settled = self.settle(fresh.indices, np.clip(said, self.low, self.high))
+            errors.append(float(np.mean((settled - fresh.values) ** 2)))
         return int(np.argmin(errors)), min(errors)
 
     def n_parameters(self) -> int:
         """All numbers that were learnt."""
         parts = [part for member in self.members for part in member.parts] + list(self.memory)
-        return sum(p.model.n_parameters() if isinstance(p, Predictor) else p.n_parameters() for p in parts)
+        known = 0 if self.decided is None else len(self.decided.keys)
+        return known + sum(p.model.n_parameters() if isinstance(p, Predictor) else p.n_parameters() for p in parts)

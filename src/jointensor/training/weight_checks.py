@@ -174,5 +174,6 @@ def check_ensemble(ensemble: Ensemble) -> None:
         else:
             must_fit(isinstance(part, Mean), "parts")
     must_fit(all(isinstance(one, Local | Tables) for one in ensemble.memory), "parts")
+    must_fit(ensemble.decided is None or modes_of(ensemble.decided) <= n_modes, "modes")
     must_fit(isinstance(ensemble.low, float) and ensemble.low <= ensemble.high, "smallest and largest values")
     check_calibration(ensemble.calibration, n_modes)

@@ -249,6 +249,7 @@ def _pack_ensemble(ensemble: Ensemble) -> tuple[Config, Numbers]:
         "fallback": inside("fallback", ensemble.fallback),
         "range": [ensemble.low, ensemble.high],
         "calibration": None if ensemble.calibration is None else inside("calibration", ensemble.calibration),
+        "decided": None if ensemble.decided is None else inside("decided", Tables(0.0, (ensemble.decided,), ())),
     }
     return config, numbers
 
@@ -268,7 +269,11 @@ def _unpack_ensemble(config: Config, numbers: Numbers, nonlinear: type[nn.Module
     memory = tuple(inside(f"memory.{k}", one) for k, one in enumerate(config["memory"]))
     calibration = None if config["calibration"] is None else inside("calibration", config["calibration"])
     low, high = map(float, config["range"])
-    ensemble = Ensemble(members, memory, inside("fallback", config["fallback"]), low, high, calibration)
+    known = config.get("decided")  # not in files of earlier versions
+    decided = None if known is None else inside("decided", known)
+    must_fit(decided is None or (isinstance(decided, Tables) and len(decided.tables) == 1), "decided values")
+    fallback = inside("fallback", config["fallback"])
+    ensemble = Ensemble(members, memory, fallback, low, high, calibration, decided and decided.tables[0])
     check_ensemble(ensemble)
     return ensemble
 
