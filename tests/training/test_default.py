@@ -19,7 +19,7 @@ from jointensor.training.phases import warm_start
 from jointensor.training.recipe import RECIPES, make_recipe
 from jointensor.training.schedule import schedule_of
 from jointensor.training.state import Entries, Fixed
-from jointensor.training.trainer import Trainer
+from jointensor.training.trainer import STEPS, Trainer
 from jointensor.training.weights import load_predictor, save_predictor
 from tests.networks import Silent
 
@@ -153,6 +153,14 @@ def test_training_goes_on_from_the_network_that_validated_best(bent, average):
     with torch.no_grad():
         predicted = trainer.model.nonlinear(trainer.valid.indices) + trainer.levels.linear
     assert rmse(predicted, trainer.valid.values) == pytest.approx(lowest, rel=1e-4)
+
+
+def test_of_a_few_entries_a_network_alone_takes_no_more_steps_than_of_many(bent):
+    """Without validation entries its error falls for ever; every epoch is one step, whatever the size of batches."""
+    few = replace(bent, train=bent.train.take(np.arange(12)), valid=bent.valid.take(np.arange(0)))
+    trainer = new_trainer(few, replace(QUICK, batch_size=4096, warm_epochs=1))
+    warm_start(trainer, make_exact(trainer))
+    assert 1 <= sum(row.phase == "warm start: nonlinear" for row in trainer.history) <= STEPS
 
 
 def test_values_that_the_solver_keeps_are_those_of_the_state_that_goes_on(bent, multilinear):

@@ -187,6 +187,16 @@ def test_one_update_may_follow_another(simple):
     assert rmse(second, others) < 0.5 * rmse(predictor, others)
 
 
+@pytest.mark.parametrize("factor", [1e-20, 1e25])
+def test_values_of_any_size_can_be_added(factor):
+    """Their squares are zero, or infinite, in single precision."""
+    known, fresh, others = (one.with_values(one.values * np.float32(factor)) for one in cut(joint()))
+    predictor = fitted(known, (2, 8), "mean+bias+cp:2", refine_epochs=1)
+    said = add_entries(predictor, fresh).predict(others.indices)
+    assert np.isfinite(said).all()
+    assert np.std(said / factor - others.values / factor) < np.std(others.values / factor)
+
+
 def test_labels_cannot_be_taken_away(simple):
     predictor, known, _, _ = simple
     some = known.indices[:, 0] < 5

@@ -171,7 +171,8 @@ def _best_epoch(trainer: Trainer) -> float:
     half, rule, figure = _halves(trainer)["nonlinear"], Patience(2), math.inf
     descent = trainer.descent(half)
     best, state = math.inf, trainer.state()
-    times = max(1, STEPS * trainer.batch_size // trainer.entries)  # epochs of few steps count for less
+    # epochs of few steps count for less; none has less than one
+    times = max(1, STEPS * min(trainer.batch_size, trainer.entries) // trainer.entries)
     for _ in range(times * trainer.recipe.warm_epochs):
         try:
             figure = trainer.epoch(half.module, Fixed(level, level), descent, "warm start: nonlinear", keep=constant)

@@ -285,11 +285,13 @@ def _descend(f: nn.Module, link: str, indices: Tensor, targets: Tensor, starts: 
     moved = stacked.detach()[fresh].clone().requires_grad_()
     known = stacked.detach().clone()
     optimizer = torch.optim.Adam([moved], lr=RATE * spread)
-    pull = PULL * float(targets.var(correction=0)) / spread**2 / max(len(targets), 1)
+    scale = float(targets.double().std(correction=0)) or 1.0  # squares of large values would be infinite
+    pull = PULL / spread**2 / max(len(targets), 1)
     start = moved.detach().clone()
     for _ in range(STEPS):
         whole = known.index_put((fresh.nonzero().squeeze(1),), moved)
-        error = (torch.func.functional_call(f, {"factors.stacked": whole}, (indices,)) - targets).square().mean()
+        left = torch.func.functional_call(f, {"factors.stacked": whole}, (indices,)) - targets
+        error = (left / scale).square().mean()
         optimizer.zero_grad()
         (error + pull * (moved - start).square().sum()).backward()
         optimizer.step()
