@@ -371,6 +371,14 @@ def test_a_constant_is_answered_by_itself():
     assert all(row["rmse"] is None or math.isfinite(row["rmse"]) for row in result.trials)
 
 
+def test_values_whose_squares_are_infinite_in_single_precision_can_be_searched(offer, planted):
+    offer(BIAS, TABLES)
+    learnt, others = (one.with_values(one.values * np.float32(1e25)) for one in planted)
+    result = run_auto(learnt, budget=LONG, device="cpu")
+    assert 0 < result.figures["all"] <= result.figures["mix"] < 1e27
+    assert np.isfinite(result.predictor.interval(others.indices, 0.9)).all()
+
+
 def test_ten_entries_are_enough_and_nine_are_not():
     tensor = additive((4, 3), 10)
     result = run_auto(tensor, budget=5.0, device="cpu")

@@ -18,7 +18,7 @@ from jointensor.data.sparse import SparseTensor
 from jointensor.experiments.candidates import refit_candidate
 from jointensor.experiments.dealing import Result, deal
 from jointensor.experiments.folds import FOLDS
-from jointensor.experiments.mixing import greedy
+from jointensor.experiments.mixing import greedy, squared_error
 from jointensor.experiments.trials import Trial, Trials
 from jointensor.training.calibration import LeftOut, calibrate
 from jointensor.training.ensemble import Ensemble, Member
@@ -229,11 +229,11 @@ def _explain(
         if (one - errors[best]).mean() <= (one - errors[best]).std() / math.sqrt(len(truth))
     ]
     simplest = min(near, key=lambda name: search.trials[name].candidate.simplicity)
-    mix = sum(weight * said[name].astype(np.float64) for name, weight in weights.items())
+    mix = np.sum([weight * said[name].astype(np.float64) for name, weight in weights.items()], axis=0)
     said_at = answers[search.places]
     known = np.isfinite(said_at) & ~search.settled
-    final = float(np.sqrt(np.mean((said_at[known] - search.tensor.values[known]) ** 2)))
-    figures = {"single": rmse[best], "mix": float(np.sqrt(np.mean((mix - truth) ** 2))), "all": final}
+    final = math.sqrt(squared_error(said_at[known], search.tensor.values[known]))
+    figures = {"single": rmse[best], "mix": math.sqrt(squared_error(mix, truth)), "all": final}
     parts = ", ".join(f"{weight:.0%} {name}" for name, weight in weights.items())
     reason = (
         f"on {len(truth):,} entries that were left out, {best} alone has an RMSE of {rmse[best]:.4g}, "

@@ -15,6 +15,11 @@ GAIN = 0.0005
 """Share of the error that one more member must take away."""
 
 
+def squared_error(said: NDArray[np.floating], truth: NDArray[np.floating]) -> float:
+    """Mean of it, in double precision: squares of large values are infinite in single."""
+    return float(np.mean((said.astype(np.float64) - truth) ** 2))
+
+
 def greedy(said: dict[str, NDArray[np.float32]], truth: NDArray[np.float32]) -> dict[str, float]:
     """Weights of a mean: members are added one at a time, with replacement; those that predict best are kept.
 
@@ -36,5 +41,5 @@ def greedy(said: dict[str, NDArray[np.float32]], truth: NDArray[np.float32]) -> 
 def mixed_error(said: dict[str, NDArray[np.float32]], truth: NDArray[np.float32], names: Sequence[str]) -> float:
     """Squared error of the best mean of some members."""
     weights = greedy({name: said[name] for name in names}, truth)
-    mixed = sum(weight * said[name].astype(np.float64) for name, weight in weights.items())
-    return float(np.mean((mixed - truth) ** 2))
+    mixed = np.sum([weight * said[name].astype(np.float64) for name, weight in weights.items()], axis=0)
+    return squared_error(mixed, truth)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from jointensor.errors import ConfigError
 from jointensor.experiments.candidates import Candidate, Fitted, candidates_for, fit_candidate
 from jointensor.experiments.dealing import Result, deal
 from jointensor.experiments.folds import FOLDS, held_out, make_folds, settled_by_others
+from jointensor.experiments.mixing import squared_error
 from jointensor.training.weights import load_predictor, save_predictor
 from jointensor.training.world import ALONE, World
 
@@ -108,8 +110,8 @@ class Trials:
             )
         except (ArithmeticError, RuntimeError) as error:
             return Result(failure=str(error))
-        rmse = float(np.sqrt(np.mean((self.clip(found.part.predict(valid.indices)) - valid.values) ** 2)))
-        return Result(seconds=time.monotonic() - begin, short=rmse)
+        missed = squared_error(self.clip(found.part.predict(valid.indices)), valid.values)
+        return Result(seconds=time.monotonic() - begin, short=math.sqrt(missed))
 
     def fit_all(self, jobs: Sequence[tuple[Trial, int]]) -> None:
         """Fits of candidates to folds; dealt to the processes, from the store where they are there already."""
@@ -174,7 +176,7 @@ class Trials:
     def mse(self, trial: Trial, folds: list[int]) -> float:
         """Mean squared error of entries that were left out."""
         said = np.concatenate([trial.predicted[fold] for fold in folds])
-        return float(np.mean((said - self.truth(folds)) ** 2))
+        return squared_error(said, self.truth(folds))
 
     def parts(self, fold: int) -> tuple[SparseTensor, SparseTensor]:
         """What a fold is learnt from, and its own entries."""
