@@ -23,7 +23,7 @@ from jointensor.errors import DataError, RunError
 from jointensor.experiments import predict as predicting
 from jointensor.experiments.folder import Run
 from jointensor.experiments.predict import predict_file
-from jointensor.experiments.serving import BATCH, Serving
+from jointensor.experiments.serving import BATCH, NEAR, Serving
 from jointensor.training.calibration import LeftOut, calibrate
 from jointensor.training.predictor import Predictor
 
@@ -129,7 +129,7 @@ def test_answers_of_a_usual_chunk_are_the_same_to_the_last_bit(kind, tmp_path, n
 
 
 @pytest.mark.parametrize("rank", [(4, 16), (3, 0), (0, 5)])
-@pytest.mark.parametrize("count", [0, 1, 3, BATCH, BATCH + 1, 2 * BATCH + 3])
+@pytest.mark.parametrize("count", [0, 1, 3, NEAR + 3, BATCH, BATCH + 1, 2 * BATCH + 3])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_small_batches_on_several_threads_round_like_large_ones(rank, count, threads):
     run = make_run(MODES, None, rank)
@@ -141,6 +141,7 @@ def test_small_batches_on_several_threads_round_like_large_ones(rank, count, thr
         served = Serving(run.predictor)
         assert served.predict(indices).tobytes() == expected.tobytes()
         assert torch.get_num_threads() == threads
+        assert all(getattr(one, "fused", None) is None for one in run.predictor.model.modules())  # as it was
     finally:
         torch.set_num_threads(before)
     assert served.unseen(indices).tolist() == run.predictor.unseen(indices).tolist()

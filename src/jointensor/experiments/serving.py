@@ -10,15 +10,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from jointensor.baselines.tables import Table, Tables
 from jointensor.models.joint import JointModel
+from jointensor.models.nonlinear.julia import Julia
 from jointensor.training.calibration import Calibration
 from jointensor.training.ensemble import Ensemble
 from jointensor.training.predictor import Predictor, interval_of
 
 BATCH = 1 << 12
 """Entries that go through a model at a time: what a layer makes of them stays in the cache of a core."""
+
+NEAR = 1 << 10
+"""Entries whose widest layer is there at a time: it is read again before it leaves that cache."""
 
 
 @dataclass(frozen=True)
@@ -76,15 +81,13 @@ class Serving:
 def _in_batches(model: JointModel, indices: NDArray[np.integer]) -> NDArray[np.float32]:
     asked = torch.as_tensor(np.ascontiguousarray(indices))  # (entries, modes)
     predicted = torch.empty(len(asked))
-    # The last batch takes the rest along: rows at the end of a very small product of matrices are rounded differently.
-    starts = list(range(0, max(len(asked) - BATCH, 0) + 1, BATCH))
-    batches = [slice(a, b) for a, b in zip(starts, (*starts[1:], len(asked)), strict=True)]
+    batches = _parts(len(asked), BATCH)
 
     def answer(batch: slice) -> None:
         with torch.inference_mode():
             predicted[batch] = model(asked[batch])
 
-    with _one_thread_per_call() as threads:
+    with _one_thread_per_call() as threads, _near(model):
         if threads == 1:  # threads that come and go leave memory behind
             for batch in batches:
                 answer(batch)
@@ -103,6 +106,37 @@ def _one_thread_per_call() -> Iterator[int]:
         yield threads
     finally:
         torch.set_num_threads(threads)
+
+
+@contextmanager
+def _near(model: JointModel) -> Iterator[None]:
+    """The paper's f has a wide layer: it is made for a few entries at a time, and used at once."""
+    part = None if model.nonlinear is None else model.nonlinear.part
+    if not isinstance(part, Julia) or part.fuses is None or part.fused is not None:
+        yield
+        return
+    part.fused = _two_layers
+    try:
+        yield
+    finally:
+        part.fused = None
+
+
+def _two_layers(rows: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
+    """ReLU between two linear layers, ``(entries, inputs)`` → ``(entries, outputs)``."""
+    out = rows.new_empty(len(rows), len(b2))
+    for part in _parts(len(rows), NEAR):
+        hidden = torch.addmm(b1, rows[part], w1.T).relu_()  # (NEAR, hidden)
+        torch.addmm(b2, hidden, w2.T, out=out[part])
+    return out
+
+
+def _parts(count: int, size: int) -> list[slice]:
+    """Slices of a size; the last takes the rest along: rows at the end of a very small product of matrices are rounded
+    differently.
+    """
+    starts = list(range(0, max(count - size, 0) + 1, size))
+    return [slice(a, b) for a, b in zip(starts, (*starts[1:], count), strict=True)]
 
 
 @dataclass(frozen=True)
