@@ -197,6 +197,15 @@ def test_values_of_any_size_can_be_added(factor):
     assert np.std(said / factor - others.values / factor) < np.std(others.values / factor)
 
 
+@pytest.mark.parametrize("factor", [1e-3, 1.0, 1e3])
+def test_one_entry_of_a_new_label_says_as_much_in_any_unit(factor):
+    known, fresh, _ = (one.with_values(one.values * np.float32(factor)) for one in cut(joint()))
+    predictor = fitted(known, (0, 8), "mean+bias", refine_epochs=3)
+    one = fresh.take(np.flatnonzero(fresh.indices[:, 0] >= KNOWN[0])[:1])
+    before, after = (p.predict(one.indices) - one.values for p in (predictor, add_entries(predictor, one)))
+    assert abs(after[0]) < 0.5 * abs(before[0])
+
+
 def test_labels_cannot_be_taken_away(simple):
     predictor, known, _, _ = simple
     some = known.indices[:, 0] < 5

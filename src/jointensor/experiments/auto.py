@@ -155,7 +155,7 @@ class Search(Trials):
             again = sum(one.seconds for one in members if one.candidate.refits)
             if not waiting:
                 continue
-            later = self.asking((one.candidate.name for one in members), fold + 1)
+            later = self.asking((one.candidate.name for one in members), folds)
             if self.left(1 - RESERVE) < again + sum(one.seconds for one in waiting) + later:
                 break
             jobs += [(trial, fold) for trial in waiting]

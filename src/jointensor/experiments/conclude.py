@@ -28,6 +28,10 @@ from jointensor.training.predictor import Predictor
 OVERTIME = 1.25
 """Times the budget within which members may have answered for all entries: neighbours among all are worth it."""
 
+MISSES = 3.6
+"""Times as often as asked for, entries whose value is not known may lie outside of their intervals: others, whose value
+is known, never do."""
+
 
 @dataclass(frozen=True)
 class Auto:
@@ -168,16 +172,28 @@ def _calibrated(
     entries, bounds = search.tensor.take(where), (predictor.low, predictor.high)
     cold = _cold(search, entries, search.parted[where])
     left_out = LeftOut(entries.indices, predicted, entries.values - predicted, cold)
+    left_out = _thinned(left_out, search.settled[where], search.seed)
     calibration = calibrate(left_out, search.tensor.shape, _untouched(search, predictor), search.seed, bounds)
     return replace(predictor, calibration=calibration)
+
+
+def _thinned(entries: LeftOut, known: NDArray[np.bool_], seed: int) -> LeftOut:
+    """Fewer of those whose value is known: they never miss, and all misses would fall on the others."""
+    open_, most = np.flatnonzero(~known), round((MISSES - 1) * (~known).sum())
+    if not 0 < most < known.sum():
+        return entries
+    some = np.random.default_rng([seed, 11]).permutation(np.flatnonzero(known))[:most]
+    return entries.at(np.sort(np.append(open_, some)))
 
 
 def _untouched(search: Trials, predictor: Ensemble) -> LeftOut | None:
     """Entries that nothing was learnt from, seen by what answers."""
     if not len(search.fresh):
         return None
-    said = predictor.predict(search.fresh.indices)
-    return LeftOut(search.fresh.indices, said, search.fresh.values - said, predictor.unseen(search.fresh.indices))
+    cells = search.fresh.indices
+    said = predictor.predict(cells)
+    fresh = LeftOut(cells, said, search.fresh.values - said, predictor.unseen(cells))
+    return _thinned(fresh, predictor.knows(cells), search.seed)
 
 
 def _refitted(search: Trials, trial: Trial, tensor: SparseTensor, seed: int = 0, spare: float = 0.0) -> Result:
@@ -198,13 +214,13 @@ def _refitted(search: Trials, trial: Trial, tensor: SparseTensor, seed: int = 0,
 
 
 def _cold(search: Trials, entries: SparseTensor, folds: NDArray[np.integer]) -> NDArray[np.bool_]:
-    """Which entries have a label that no entry of another fold has."""
+    """Which entries have a label that what predicted them did not see."""
     cold = np.zeros(len(entries), dtype=np.bool_)
     for n, size in enumerate(search.tensor.shape):
         column = search.tensor.indices[:, n]
         whole = np.bincount(column, minlength=size)
         for fold in np.unique(folds):
-            own = np.bincount(column[search.parted == fold], minlength=size)
+            own = np.bincount(column[search.folds == fold], minlength=size)  # what its models did not see
             mine = folds == fold
             cold[mine] |= (whole - own)[entries.indices[mine, n]] == 0
     return cold

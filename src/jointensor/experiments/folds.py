@@ -11,8 +11,8 @@ from jointensor.data.split import groups_of
 
 FOLDS = 5
 
-OPEN = 0.02
-"""Share of the entries that others must leave open, for structures to be judged by them alone."""
+OPEN, FEWEST = 0.02, 50
+"""Share of the entries that others must leave open, and entries in every fold, for structures to be judged by them."""
 
 HOLD_FROM, HELD, MOST_HELD = 400_000, 0.04, 20_000
 """Of tensors with so many entries this share, and no more than so many, only calibrates intervals. Smaller ones have
@@ -32,8 +32,12 @@ def settled_by_others(
 
     Where hardly any others would be left to judge by, none.
     """
-    found = np.zeros(len(tensor), dtype=np.bool_) if modes is None else seen_elsewhere(tensor, modes, folds)
-    return found if (~found).sum() >= OPEN * len(tensor) else np.zeros(len(tensor), dtype=np.bool_)
+    nothing = np.zeros(len(tensor), dtype=np.bool_)
+    if modes is None:
+        return nothing
+    found = seen_elsewhere(tensor, modes, folds)
+    least = np.bincount(folds[~found], minlength=FOLDS).min()
+    return found if FOLDS * least >= OPEN * len(tensor) and least >= FEWEST else nothing
 
 
 def held_out(tensor: SparseTensor, groups: tuple[int, ...], seed: int) -> NDArray[np.bool_]:

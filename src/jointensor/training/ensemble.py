@@ -103,8 +103,13 @@ class Ensemble:
         """The same, but what is known where labels that decide the value were seen together."""
         if self.decided is None:
             return value
-        rows = self.decided.find(indices)
-        return np.where(rows < len(self.decided.keys), self.decided.effects[rows], value)
+        return np.where(self.knows(indices), self.decided.effects[self.decided.find(indices)], value)
+
+    def knows(self, indices: NDArray[np.integer]) -> NDArray[np.bool_]:
+        """Which entries have labels that decide the value, and were seen together."""
+        if self.decided is None:
+            return np.zeros(len(indices), dtype=np.bool_)
+        return self.decided.find(indices) < len(self.decided.keys)
 
     def remember(self, indices: NDArray[np.integer]) -> NDArray[np.float64]:
         """What the memory adds."""

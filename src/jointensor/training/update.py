@@ -285,8 +285,9 @@ def _descend(f: nn.Module, link: str, indices: Tensor, targets: Tensor, starts: 
     moved = stacked.detach()[fresh].clone().requires_grad_()
     known = stacked.detach().clone()
     optimizer = torch.optim.Adam([moved], lr=RATE * spread)
-    scale = float(targets.double().std(correction=0)) or 1.0  # squares of large values would be infinite
-    pull = PULL / spread**2 / max(len(targets), 1)
+    varied = float(targets.double().std(correction=0))
+    scale = varied or float(targets.abs().max()) or 1.0  # squares of large values would be infinite
+    pull = (PULL if varied else 0.0) / spread**2 / max(len(targets), 1)
     start = moved.detach().clone()
     for _ in range(STEPS):
         whole = known.index_put((fresh.nonzero().squeeze(1),), moved)
