@@ -140,9 +140,10 @@ def _reached(nodes, column, first, many, masks) -> None:  # type: ignore[no-unty
     for at in range(len(nodes)):
         if nodes[at, 0] == column:  # above its bound nobody comes to the left side
             child = nodes[at, 2]
-            others = ~(((ONE << np.uint64(many[child])) - ONE) << np.uint64(first[child]))
+            below = ((ONE << np.uint64(many[child])) - ONE) << np.uint64(first[child])
+            others = np.uint32(~below & np.uint64(ALL))
             for b in range(max(nodes[at, 1] + 1, 0), BINS):
-                masks[b] &= np.uint32(others & np.uint64(ALL))
+                masks[b] &= others
 
 
 @njit(cache=CACHE, nogil=True)

@@ -103,7 +103,8 @@ class Ensemble:
         """The same, but what is known where labels that decide the value were seen together."""
         if self.decided is None:
             return value
-        return np.where(self.knows(indices), self.decided.effects[self.decided.find(indices)], value)
+        rows = self.decided.find(indices)
+        return np.where(rows < len(self.decided.keys), self.decided.effects[rows], value)
 
     def knows(self, indices: NDArray[np.integer]) -> NDArray[np.bool_]:
         """Which entries have labels that decide the value, and were seen together."""
