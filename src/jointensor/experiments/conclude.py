@@ -28,7 +28,7 @@ from jointensor.training.predictor import Predictor
 OVERTIME = 1.25
 """Times the budget within which members may have answered for all entries: neighbours among all are worth it."""
 
-MISSES = 3.6
+MISSES = 5.0
 """Times as often as asked for, entries whose value is not known may lie outside of their intervals: others, whose value
 is known, never do."""
 

@@ -41,6 +41,10 @@ TINY = 1e-3
 MANY = 1000
 """Entries of a group that may be missed unevenly: few would suggest a shape by chance."""
 
+SPARE = 0.1
+"""Share of what may be missed that is held nevertheless where a lower level is asked for: predictions that do not repeat
+have to miss for those that do."""
+
 ROUNDING = 1e-6
 """How far off a value may be that was put together again from prediction and residual."""
 
@@ -81,8 +85,8 @@ class Calibration:
         return ends
 
     def _enough(self, level: float) -> float:
-        """The level to ask for: where many values are the same, a lower one holds enough already."""
-        at = int(np.searchsorted(np.maximum.accumulate(self.held), level))
+        """The level to ask for: where many values are the same, a lower one holds enough already, and a little more."""
+        at = int(np.searchsorted(np.maximum.accumulate(self.held), level + SPARE * (1 - level)))
         return min(level, LEVELS[at]) if at < len(LEVELS) else level
 
 
