@@ -42,8 +42,8 @@ MANY = 1000
 """Entries of a group that may be missed unevenly: few would suggest a shape by chance."""
 
 SPARE = 0.1
-"""Share of what may be missed that is held nevertheless where a lower level is asked for: predictions that do not repeat
-have to miss for those that do."""
+"""Share of what may be missed that is held nevertheless where a lower level is asked for: predictions that do not
+repeat have to miss for those that do."""
 
 ROUNDING = 1e-6
 """How far off a value may be that was put together again from prediction and residual."""
