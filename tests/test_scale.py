@@ -1,4 +1,8 @@
-"""Memory goes with the entries and the labels, never with the cells. Measured in processes of their own."""
+"""Memory goes with the entries and the labels, never with the cells. Measured in processes of their own.
+
+What the system calls the largest resident set of a process (``getrusage``) begins with that of the one that started it,
+so the peak of its own memory is asked for.
+"""
 
 import json
 import subprocess
@@ -7,10 +11,11 @@ import sys
 import pytest
 
 HUGE = """
-import json, resource
+import json
 import numpy as np
 import torch
 torch.set_num_threads(2)
+from jointensor.experiments.room import peak_memory
 from jointensor import JointModel, Recipe, SparseTensor, evaluate, fit, split
 rng = np.random.default_rng(0)
 indices = np.unique(rng.integers(10**6, size=(10**4, 3)), axis=0)
@@ -19,7 +24,7 @@ model = JointModel((10**6,) * 3, (2, 2))
 result = fit(model, parts, Recipe(warm_epochs=1, rounds=1, refine_epochs=1, restarts=0))
 predicted = result.predict(parts.test.indices)
 print(json.dumps({
-    "gigabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9,
+    "gigabytes": peak_memory() / 1e9,
     "finite": bool(np.isfinite(predicted).all()),
     "predicted": len(predicted),
     "epochs": len(result.history),
@@ -28,12 +33,13 @@ print(json.dumps({
 """
 
 NIPS = """
-import json, resource, sys
+import json, sys
 import numpy as np
 import torch
 torch.set_num_threads(2)
 import jointensor
 from jointensor.baselines import fit_baselines
+from jointensor.experiments.room import peak_memory
 parts = jointensor.split(jointensor.read_tensor(sys.argv[1]).tensor)
 baselines = fit_baselines(parts)
 figures = {name: jointensor.metrics.rmse(one.predict(parts.test.indices), parts.test.values)
@@ -42,7 +48,7 @@ model = jointensor.JointModel(parts.train.shape, (4, 16))
 recipe = jointensor.Recipe(warm_epochs=1, rounds=1, refine_epochs=1, restarts=0)
 result = jointensor.fit(model, parts, recipe, fallback=baselines["bias"])
 print(json.dumps({
-    "gigabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9,
+    "gigabytes": peak_memory() / 1e9,
     "baselines": figures,
     "rmse": jointensor.evaluate(result, parts.test)["rmse"],
 }))
