@@ -542,6 +542,7 @@ def _change_entry(rng: random.Random, head: dict[str, Any], name: str, size: int
 
 def weight_files() -> list[bytes]:
     """Everything that predicts, small, as files."""
+    from jointensor.baselines.decided import decided_values
     from jointensor.baselines.tables import fit_bias, fit_tables
     from jointensor.baselines.trees import fit_trees
     from jointensor.training.ensemble import Ensemble, Member
@@ -557,7 +558,8 @@ def weight_files() -> list[bytes]:
         Member("trees", 0.25, (trees,)),
         Member("t", 0.25, (fit_tables(TENSOR, NONE),)),
     )
-    ensemble = Ensemble(members, (local_of(),), fit_bias(TENSOR, NONE), -2.0, 2.0, calibration_of())
+    known = decided_values(TENSOR, (0, 1))
+    ensemble = Ensemble(members, (local_of(),), fit_bias(TENSOR, NONE), -2.0, 2.0, calibration_of(), known)
     made = []
     with tempfile.TemporaryDirectory() as folder:
         for thing in (trees, fit_bias(TENSOR, NONE), local_of(), plain, every, tucker, ensemble):
