@@ -91,7 +91,7 @@ def small_data(seed, entries, columns, kinds):
 
 
 @given(st.integers(0, 2**32), *(st.integers(a, b) for a, b in ((2, 24), (1, 4), (1, 9), (2, 7), (1, 6))))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_tree_has_the_splits_and_leaves_of_plain_python(seed, entries, columns, kinds, most, least):
     bins, left = small_data(seed, entries, columns, kinds)
     nodes, values = grow(bins, left, most, least)
