@@ -28,6 +28,13 @@ class LateHungry(Hungry):
     words = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
 
 
+class DriverHungry(Hungry):
+    """The same, where it is the driver that finds none, for a stream or a kernel."""
+
+    full = torch.AcceleratorError
+    words = "CUDA error: out of memory"
+
+
 class Starving(Hungry):
     """The same with next to nothing."""
 

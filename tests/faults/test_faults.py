@@ -24,7 +24,7 @@ from jointensor.experiments.run import run
 from jointensor.models.joint import JointModel, evaluate_in_batches
 from jointensor.training.fit import fit
 from jointensor.training.recipe import make_recipe
-from tests.faults.networks import Hungry, LateHungry, LaterNan, Starving
+from tests.faults.networks import DriverHungry, Hungry, LateHungry, LaterNan, Starving
 
 SHORT = make_recipe("default", refine_epochs=4, cycle=4, batch_size=4096, restarts=2)
 
@@ -52,7 +52,7 @@ def short_fit(source, out, *more):
 # memory of a GPU
 
 
-@pytest.mark.parametrize("network", [Hungry, LateHungry])
+@pytest.mark.parametrize("network", [Hungry, LateHungry, DriverHungry])
 def test_out_of_memory_halves_the_batch_says_so_and_goes_on(tensor, network):
     parts = split(tensor, seed=0)
     fitted = fit(JointModel(parts.train.shape, (2, 3), nonlinear=network), parts, SHORT, device="cpu")

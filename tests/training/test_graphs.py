@@ -73,7 +73,7 @@ def test_a_replayed_descent_loses_what_a_plain_one_does(clear):
     assert expected[-1] < 0.95 * expected[0]
     assert descents[1].single is not None
     assert descents[1].many is not None
-    assert not descents[1].waits
+    assert not descents[1].unrecorded
 
 
 def test_a_descent_that_takes_long_is_compiled_and_loses_the_same(clear, monkeypatch):
@@ -122,7 +122,7 @@ def test_a_module_that_waits_for_the_host_is_trained_without_a_graph(clear):
     waiting = started(clear, device="cuda", engine="triton", nonlinear=Waiting)
     descents = [one.descent((one.model, 0.005)) for one in (plain, waiting)]
     expected, found = (losses_of(*pair, epochs=4) for pair in zip((plain, waiting), descents, strict=True))
-    assert descents[1].waits
+    assert descents[1].unrecorded
     assert descents[1].single is None
     assert found == pytest.approx(expected, rel=0.03)
     assert torch.cuda.get_sync_debug_mode() == 0
@@ -251,12 +251,27 @@ def test_a_fit_that_was_killed_on_a_gpu_goes_on_there(clear, tmp_path):
     assert errors[0] < 1.2 * errors[1] + 0.01 * float(clear.test.values.std())
 
 
-def test_a_gpu_that_is_full_halves_the_batch():
+@pytest.mark.parametrize("left", [1 << 29, 1 << 31], ids=["half a gigabyte", "two gigabytes"])
+def test_a_gpu_that_is_full_halves_the_batch(left):
     big, _ = make_joint((500, 400, 300), (2, 0), observed=2_000_000, noise=0.1, seed=0)
+    torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info()
-    hog = torch.empty(int(free - (1 << 29)), dtype=torch.uint8, device=GPU)  # half a gigabyte is left
+    hog = torch.empty(free - left, dtype=torch.uint8, device=GPU)
     recipe = make_recipe("default", batch_size=1 << 20, refine_epochs=1, cycle=1, warm_epochs=1)
     parts = split(big, seed=0)
     fitted = fit(JointModel(parts.train.shape, (4, 64), nonlinear="costco"), parts, recipe, device="cuda")
     del hog
     assert any("out of memory" in note for note in fitted.notes)
+    assert rmse(fitted.predict(parts.test.indices), parts.test.values) < 0.5 * float(parts.test.values.std())
+
+
+def test_where_there_is_no_memory_to_record_steps_they_are_taken_one_by_one(clear, monkeypatch):
+    def full(*_):
+        raise torch.AcceleratorError("CUDA error: out of memory")
+
+    trainers = [started(clear, device="cuda", engine="triton") for _ in range(2)]
+    descents = [one.descent((one.model, 0.005)) for one in trainers]
+    monkeypatch.setattr(descents[1], "_record", full)
+    expected, found = (losses_of(*pair, epochs=3) for pair in zip(trainers, descents, strict=True))
+    assert [one.unrecorded for one in descents] == [False, True]
+    assert found == pytest.approx(expected, rel=0.01)  # the same shuffles

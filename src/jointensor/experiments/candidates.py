@@ -181,7 +181,7 @@ def refit_candidate(candidate: Candidate, fits: Sequence[Fitted], tensor: Sparse
     """Fit to all entries, shrunk as on the folds."""
     begin = time.monotonic()
     first = fits[0].part
-    if candidate.kind == "tables":
+    if candidate.kind in ("bias", "tables"):
         return Fitted(refit_tables(first, tensor), time.monotonic() - begin)  # type: ignore[arg-type]
     if candidate.kind == "trees":
         rounds = round(np.mean([len(one.part.roots) for one in fits]))  # type: ignore[union-attr]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jointensor.baselines import fit_bias
+from jointensor.baselines import Tables, fit_bias, refit_tables
 from jointensor.baselines.decided import decided_values
 from jointensor.baselines.tables import Table
 from jointensor.data.sparse import SparseTensor
@@ -60,7 +60,7 @@ def conclude(search: Trials) -> Auto:
     weights = greedy(said, truth)
     asking = search.asking(weights, len(folds))
     members = _members(search, weights, search.tensor, spare=asking)
-    fallback = fit_bias(search.tensor, search.tensor.take(np.zeros(0, dtype=np.int64)))
+    fallback = _fallback(search)
     low, high = float(search.tensor.values.min()), float(search.tensor.values.max())
     predictor = Ensemble(members, (), fallback, low, high, decided=_decided(search, search.tensor))
     where = np.concatenate([np.flatnonzero(search.folds == fold) for fold in folds])
@@ -85,6 +85,14 @@ def conclude(search: Trials) -> Auto:
     for part in [part for member in predictor.members for part in member.parts if isinstance(part, Predictor)]:
         part.model.cpu()
     return _explain(search, predictor, said, truth, weights, memory.names, answers, folds)
+
+
+def _fallback(search: Trials) -> Tables:
+    """Biases of all entries, for labels that were never seen; shrunk as on a fold, where they were tried."""
+    tried = search.trials["bias"].fits.values() if "bias" in search.trials else ()
+    for one in tried:
+        return refit_tables(one.part, search.tensor)  # type: ignore[arg-type]
+    return fit_bias(search.tensor, search.tensor.take(np.zeros(0, dtype=np.int64)))
 
 
 def _members(

@@ -162,8 +162,10 @@ FEWEST = 256
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether a GPU had too little memory: for a tensor, or for what its libraries need when they are first used."""
-    return isinstance(error, torch.OutOfMemoryError) or "STATUS_ALLOC_FAILED" in str(error)
+    """Whether a GPU had too little memory: for a tensor, or for what its libraries and driver need when first used."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    return any(words in str(error) for words in ("STATUS_ALLOC_FAILED", "CUDA error: out of memory"))
 
 
 def evaluate_in_batches(half: Callable[[Tensor], Tensor], indices: Tensor, batch: int) -> Tensor:

@@ -114,8 +114,8 @@ class GraphDescent(Descent):
     many: torch.cuda.CUDAGraph | None = None
     taken: int = 0
     """Steps so far that were not replayed."""
-    waits: bool = False
-    """Whether a step waits for the host, as some modules do: it cannot be recorded then."""
+    unrecorded: bool = False
+    """Whether steps cannot be recorded: they wait for the host, as some modules do, or memory lasts for a step only."""
     losses_of: Callable[..., Tensor] = field(default_factory=lambda: batch_losses)
     """What one step computes, compiled or not."""
     buffers: dict[str, Tensor] = field(default_factory=dict)
@@ -146,7 +146,7 @@ class GraphDescent(Descent):
     def halve(self) -> bool:
         """Take half as many entries per step from now on; steps are recorded anew."""
         self.single = self.many = None
-        self.taken, self.buffers = 0, {}
+        self.taken, self.buffers, self.unrecorded = 0, {}, False
         return super().halve()
 
     def compile(self) -> None:
@@ -158,11 +158,11 @@ class GraphDescent(Descent):
     def _whole_batches(self, half: Half, train: Entries, count: int) -> None:
         done = 0
         while done < count:
-            if self.waits or self.taken < WARM:
+            if self.unrecorded or self.taken < WARM:
                 self._first_step(half, train)
                 done += 1
             elif self.single is None or self.many is None:
-                self.single, self.many = self._record(half, train, 1), self._record(half, train, UNROLL)
+                self._record_both(half, train)
             elif count - done >= UNROLL:
                 self.many.replay()
                 done += UNROLL
@@ -192,9 +192,19 @@ class GraphDescent(Descent):
             except RuntimeError as error:
                 if "synchroniz" not in str(error):
                     raise
-                self.waits = True
-        if self.waits:
+                self.unrecorded = True
+        if self.unrecorded:
             self._graph_step(half, train, size, losses_of)
+
+    def _record_both(self, half: Half, train: Entries) -> None:
+        """One step and several as graphs; these keep memory of their own: without it steps go unrecorded."""
+        torch.cuda.empty_cache()  # what the first steps were computed in is not what graphs may use
+        try:
+            self.single, self.many = self._record(half, train, 1), self._record(half, train, UNROLL)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            self.unrecorded = True
 
     def _record(self, half: Half, train: Entries, steps: int) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
