@@ -14,10 +14,10 @@ from jointensor.errors import ConfigError
 from jointensor.experiments import folds as parting
 from jointensor.experiments import trials
 from jointensor.experiments.auto import Search, run_auto
-from jointensor.experiments.candidates import Candidate, candidates_for
+from jointensor.experiments.candidates import Candidate, Fitted, candidates_for
 from jointensor.experiments.conclude import _cold
 from jointensor.experiments.folds import FOLDS, held_out, make_folds
-from jointensor.experiments.mixing import STEPS, greedy, mixed_error
+from jointensor.experiments.mixing import STEPS, Errors
 from jointensor.training.local import Local
 from tests.experiments.searches import BIAS, COMPONENTS, LONG, TABLES, along_days, halves, rmse
 
@@ -61,6 +61,10 @@ def members(seed, noises=(0.5, 0.6, 1.5), entries=400):
     return said, truth
 
 
+def best_weights(said, truth):
+    return Errors.of(said, truth).best_weights()
+
+
 def error_of(weights, said, truth):
     return np.mean((sum(w * said[name].astype(np.float64) for name, w in weights.items()) - truth) ** 2)
 
@@ -73,40 +77,69 @@ def test_weights_are_nearly_the_best_of_all_multiples(seed):
     grid = [(i / k, j / k, (k - i - j) / k) for k in range(1, STEPS + 1) for i, j in product(range(k + 1), repeat=2)]
     every = [np.array(w) @ products @ np.array(w) for w in grid if min(w) >= 0]
     alone = [error_of({name: 1.0}, said, truth) for name in said]
-    weights = greedy(said, truth)
+    weights = best_weights(said, truth)
     assert sum(weights.values()) == pytest.approx(1.0)
     assert all(weight > 0 for weight in weights.values())
     error = error_of(weights, said, truth)
-    assert error == pytest.approx(mixed_error(said, truth, list(said)))
+    assert error == pytest.approx(Errors.of(said, truth).of_mean(weights))
     # steps that are too small to count may be left lying
     assert min(every) * (1 - 1e-6) <= error < min(every) + 0.05 * (min(alone) - min(every))
 
 
 def test_of_two_independent_members_the_weights_are_the_inverse_variances():
     said, truth = members(3, noises=(0.4, 0.8), entries=40_000)
-    weights = greedy(said, truth)
+    weights = best_weights(said, truth)
     assert weights["m0"] == pytest.approx(0.64 / (0.16 + 0.64), abs=2 / STEPS)
 
 
 def test_a_perfect_member_gets_everything():
     said, truth = members(0)
-    assert greedy(said | {"oracle": truth}, truth) == {"oracle": 1.0}
-    assert greedy({"only": said["m2"]}, truth) == {"only": 1.0}
+    assert best_weights(said | {"oracle": truth}, truth) == {"oracle": 1.0}
+    assert best_weights({"only": said["m2"]}, truth) == {"only": 1.0}
 
 
 def test_weights_do_not_depend_on_order_nor_scale():
     said, truth = members(1)
-    weights = greedy(said, truth)
-    assert greedy(dict(reversed(said.items())), truth) == weights
-    assert greedy({name: 4 * one for name, one in said.items()}, 4 * truth) == weights
+    weights = best_weights(said, truth)
+    assert best_weights(dict(reversed(said.items())), truth) == weights
+    assert best_weights({name: 4 * one for name, one in said.items()}, 4 * truth) == weights
 
 
 def test_a_member_more_never_makes_the_mix_worse():
     for seed in range(4):
-        said, truth = members(seed)
-        names = list(said)
-        alone = min(mixed_error(said, truth, [name]) for name in names)
-        assert mixed_error(said, truth, names) <= alone
+        errors = Errors.of(*members(seed))
+        alone = [errors.among([name]).of_mean({name: 1.0}) for name in errors.names]
+        assert errors.of_mean(errors.best_weights()) <= min(alone)
+
+
+ALIKE, HARDLY, LITTLE = ((0.99, 0.14), (0.99, -0.14)), ((1.0, 0.03), (1.0, -0.03)), ((1.0, 0.0), (0.9, 1.0))
+"""How two members err, in two directions: the mean of the first two errs 2 % less than one, of the next 0.1 %, and
+nine parts of the last but one and one part of the last 1 %."""
+
+
+@pytest.mark.parametrize(
+    ("kinds", "errors", "names", "folds"),
+    [
+        (("tables", "tables"), ALIKE, 2, 2),
+        (("tables", "tables"), HARDLY, 1, 3),
+        (("joint", "joint"), ALIKE, 2, 3),
+        (("joint", "tables"), LITTLE, 1, FOLDS),  # one network alone gains most by being averaged
+    ],
+)
+def test_a_member_that_helps_is_weighed_against_folds(offer, planted, monkeypatch, kinds, errors, names, folds):
+    """There are 45 seconds, and every fit takes ten."""
+    offer(BIAS)
+    search = Search(planted[0], budget=LONG, device="cpu")
+    truth = search.truth([0])
+    common = np.resize([1.0, 1.0, -1.0, -1.0], len(truth))
+    own = np.resize([1.0, -1.0], len(truth))
+    for k, (kind, (first, second)) in enumerate(zip(kinds, errors, strict=True)):
+        trial = trials.Trial(Candidate(f"member {k}", kind, 1), {0: Fitted(None, 10.0)})
+        trial.predicted[0] = (truth + first * common + second * own).astype(np.float32)
+        search.trials[f"member {k}"] = trial
+    monkeypatch.setattr(search, "left_here", lambda share=1.0: 45.0)
+    chosen, many = search._affordable()
+    assert (len(chosen), many) == (names, folds)
 
 
 # --- folds

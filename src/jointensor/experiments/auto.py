@@ -20,7 +20,7 @@ from jointensor.data.sparse import SparseTensor
 from jointensor.experiments.candidates import Candidate
 from jointensor.experiments.conclude import Auto, conclude
 from jointensor.experiments.folds import FOLDS
-from jointensor.experiments.mixing import greedy, mixed_error
+from jointensor.experiments.mixing import Errors
 from jointensor.experiments.trials import RESERVE, Trial, Trials
 
 T = TypeVar("T")
@@ -35,8 +35,12 @@ CHEAP, NOT_FAR = 0.2, 1.2
 """Share of the budget that all folds of a candidate may take, and times the least squared error it may have, to be
 cross-fitted in any case."""
 
-NEARLY = 1.02
-"""Times the squared error of the best mix that members may have which can be fitted to all folds."""
+CHANCE = 0.06
+"""Share of a network's squared error that the mean of many of them would not have: a mean of k has 1/k of it. 0.04 and
+0.11 on two large tensors, on entries cut off from the others."""
+
+NEARLY = 1.002
+"""Times the least squared error to be expected that members may have which can be fitted to more folds."""
 
 
 class Search(Trials):
@@ -146,24 +150,31 @@ class Search(Trials):
         return candidate.effort * max(same) if same else candidate.guess
 
     def _cross_fit(self) -> None:
-        """The members that are good together, on all folds, the most important first; refits where they pay."""
+        """The members that are good together, on all folds, the most important first; others where they cost little."""
         members, folds = self._affordable()
-        members += [one for one in self._cheap() if one not in members]
+        others = [one for one in self._cheap() if one not in members]
         jobs: list[tuple[Trial, int]] = []
         for fold in range(1, folds):
-            waiting = [one for one in members if fold not in one.predicted]
-            again = sum(one.seconds for one in members if one.candidate.refits)
+            if not self._in_time(members + others, fold, folds):
+                others = []
+                if not self._in_time(members, fold, folds):
+                    break
+            waiting = [one for one in members + others if fold not in one.predicted]
             if not waiting:
                 continue
-            later = self.asking((one.candidate.name for one in members), folds)
-            if self.left(1 - RESERVE) < again + sum(one.seconds for one in waiting) + later:
-                break
             jobs += [(trial, fold) for trial in waiting]
             if len(jobs) >= self.world.size:
                 self.fit_all(jobs)
                 jobs = []
             self.on_note(f"fold {fold + 1} of {FOLDS}: {', '.join(one.candidate.name for one in waiting)}")
         self.fit_all(jobs)
+
+    def _in_time(self, members: Sequence[Trial], fold: int, folds: int) -> bool:
+        """Whether members can be fitted to a fold, and later to all entries, and answer for these."""
+        waiting = sum(one.seconds for one in members if fold not in one.predicted)
+        again = sum(one.seconds for one in members if one.candidate.refits)
+        later = self.asking((one.candidate.name for one in members), folds)
+        return waiting == 0 or self.left(1 - RESERVE) >= again + waiting + later
 
     def _cheap(self) -> list[Trial]:
         """What costs little and is not far off: one fold may not show what it is good for."""
@@ -173,26 +184,29 @@ class Search(Trials):
         return [self.trials[name] for name in near if self._needed([name], FOLDS) <= CHEAP * self.budget]
 
     def _affordable(self) -> tuple[list[Trial], int]:
-        """Members that are good together and can be fitted to all folds in time; or to fewer, where that costs much."""
-        said = {name: one.predicted[0] for name, one in self.done([0]).items()}
-        truth = self.truth([0])
-        chosen = list(greedy(said, truth))
-        best = mixed_error(said, truth, chosen)
-        found: tuple[list[Trial], int] = ([], 1)
+        """Members that are good together, and a number of folds that they can be fitted to in time.
+
+        Those that are to be expected to answer best; or nearly as well, with more folds.
+        """
+        done = self.done([0])
+        errors = Errors.of({name: one.predicted[0] for name, one in done.items()}, self.truth([0]))
+        chosen = list(errors.best_weights())
+        mixes = [names for size in range(1, len(chosen) + 1) for names in combinations(chosen, size)]
+        found: list[tuple[float, int, Sequence[str]]] = []
         for folds in (FOLDS, 3, 2, 1):
-            within = [
-                names
-                for size in range(1, len(chosen) + 1)
-                for names in combinations(chosen, size)
-                if self._needed(names, folds) <= self.left(1 - RESERVE)
-            ]
-            if not within:
-                continue
-            names = min(within, key=lambda some: mixed_error(said, truth, some))
-            found = ([self.trials[name] for name in names], folds)
-            if mixed_error(said, truth, names) <= NEARLY * best:
-                break
-        return found
+            within = [names for names in mixes if self._needed(names, folds) <= self.left(1 - RESERVE)]
+            found += [(self._expected_error(errors.among(names), folds), folds, names) for names in within]
+        if not found:
+            return [], 1
+        least = min(error for error, _, _ in found)
+        _, folds, names = max((one for one in found if one[0] <= NEARLY * least), key=lambda one: (one[1], -one[0]))
+        return [self.trials[name] for name in names], folds
+
+    def _expected_error(self, errors: Errors, folds: int) -> float:
+        """Squared error of the best mix of members; networks answer by the mean of so many."""
+        weights = errors.best_weights()
+        networks = sum(weight**2 for name, weight in weights.items() if not self.trials[name].candidate.refits)
+        return errors.of_mean(weights) * (1 + CHANCE * networks / folds)
 
     def _needed(self, names: Sequence[str], folds: int) -> float:
         """Seconds until members are fitted to so many folds, and to all entries, and have answered for these."""

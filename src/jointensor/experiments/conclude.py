@@ -18,7 +18,7 @@ from jointensor.data.sparse import SparseTensor
 from jointensor.experiments.candidates import refit_candidate
 from jointensor.experiments.dealing import Result, deal
 from jointensor.experiments.folds import FOLDS
-from jointensor.experiments.mixing import greedy, squared_error
+from jointensor.experiments.mixing import Errors, squared_error
 from jointensor.experiments.trials import Trial, Trials
 from jointensor.training.calibration import LeftOut, calibrate
 from jointensor.training.ensemble import Ensemble, Member
@@ -57,7 +57,7 @@ def conclude(search: Trials) -> Auto:
     done = search.done(folds)
     truth = search.truth(folds)
     said = {name: np.concatenate([one.predicted[fold] for fold in folds]) for name, one in done.items()}
-    weights = greedy(said, truth)
+    weights = Errors.of(said, truth).best_weights()
     asking = search.asking(weights, len(folds))
     members = _members(search, weights, search.tensor, spare=asking)
     fallback = _fallback(search)
