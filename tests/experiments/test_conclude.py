@@ -9,7 +9,7 @@ import pytest
 from jointensor.baselines import Tables, fit_trees
 from jointensor.experiments import conclude as conclusion
 from jointensor.experiments import folds as parting
-from jointensor.experiments import trials
+from jointensor.experiments import refits, trials
 from jointensor.experiments.auto import Search, run_auto
 from jointensor.experiments.candidates import TREES_AVERAGED, Candidate
 from jointensor.experiments.conclude import conclude
@@ -122,7 +122,7 @@ TREES = Candidate("trees", "trees", 5, core=True)
 def test_an_interrupt_while_a_search_concludes_keeps_what_is_fitted(offer, planted, monkeypatch, call):
     """Fits to all entries that were made before are not made again, and those that are missing are not waited for."""
     offer(TREES)
-    real, calls = conclusion.refit_candidate, []
+    real, calls = refits.refit_candidate, []
 
     def interrupted_once(*args, **kwargs):
         calls.append(kwargs["seed"])
@@ -130,7 +130,7 @@ def test_an_interrupt_while_a_search_concludes_keeps_what_is_fitted(offer, plant
             raise KeyboardInterrupt
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(conclusion, "refit_candidate", interrupted_once)
+    monkeypatch.setattr(refits, "refit_candidate", interrupted_once)
     result = run_auto(planted[0], budget=LONG, device="cpu")
     assert result.outcome == "interrupted"
     assert len(calls) == call
@@ -150,6 +150,21 @@ def test_a_second_interrupt_ends_the_search(offer, planted, monkeypatch):
     monkeypatch.setattr(conclusion, "calibrate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_auto(planted[0], budget=LONG, device="cpu")
+
+
+@pytest.mark.parametrize(("left", "fits"), [(LONG, FOLDS), (0.0, 1)], ids=["time", "no time"])
+def test_networks_are_averaged_over_the_folds_that_were_not_needed(offer, planted, monkeypatch, left, fits):
+    offer(COMPONENTS)
+    learnt, others = planted
+    search = Search(learnt, budget=LONG, device="cpu")
+    search.fit_all([(trials.Trial(COMPONENTS), 0)])
+    monkeypatch.setattr(search, "left_here", lambda share=1.0: left)
+    result = conclude(search)
+    (member,) = result.predictor.members
+    assert len(member.parts) == fits
+    assert np.isfinite(result.predicted).sum() == (search.folds == 0).sum()  # the others judge nothing
+    errors = [rmse(part.predict(others.indices), others.values) for part in member.parts]
+    assert rmse(result.predictor.mix(others.indices), others.values) <= np.mean(errors) + 1e-6
 
 
 @pytest.mark.parametrize("slow", [False, True])

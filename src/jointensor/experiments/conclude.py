@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,13 +13,12 @@ from jointensor.baselines import Tables, fit_bias, refit_tables
 from jointensor.baselines.decided import decided_values
 from jointensor.baselines.tables import Table
 from jointensor.data.sparse import SparseTensor
-from jointensor.experiments.candidates import refit_candidate
-from jointensor.experiments.dealing import Result, deal
 from jointensor.experiments.folds import FOLDS
 from jointensor.experiments.mixing import Errors, squared_error
+from jointensor.experiments.refits import AGAIN, averaged, members_of
 from jointensor.experiments.trials import Trial, Trials
 from jointensor.training.calibration import LeftOut, calibrate
-from jointensor.training.ensemble import Ensemble, Member
+from jointensor.training.ensemble import Ensemble
 from jointensor.training.memory import Remembered, fit_memory
 from jointensor.training.predictor import Predictor
 
@@ -59,7 +56,7 @@ def conclude(search: Trials) -> Auto:
     said = {name: np.concatenate([one.predicted[fold] for fold in folds]) for name, one in done.items()}
     weights = Errors.of(said, truth).best_weights()
     asking = search.asking(weights, len(folds))
-    members = _members(search, weights, search.tensor, spare=asking)
+    members = members_of(search, weights, search.tensor, spare=asking)
     fallback = _fallback(search)
     low, high = float(search.tensor.values.min()), float(search.tensor.values.max())
     predictor = Ensemble(members, (), fallback, low, high, decided=_decided(search, search.tensor))
@@ -77,10 +74,10 @@ def conclude(search: Trials) -> Auto:
     answers[search.places[where]] = predicted
     again = sum(search.trials[name].seconds for name in weights if search.trials[name].candidate.refits)
     learnt, members = search.tensor, predictor.members
-    if len(search.fresh) and search.left() > 1.3 * again:
+    if len(search.fresh) and search.left() > AGAIN * again:
         # intervals are calibrated: now what answers may know the entries that did it, and be a little better
-        learnt, members = search.whole, _members(search, weights, search.whole, members)
-    members, decided = _averaged(search, members, learnt), _decided(search, search.whole)
+        learnt, members = search.whole, members_of(search, weights, search.whole, members)
+    members, decided = averaged(search, members, learnt), _decided(search, search.whole)
     predictor = replace(predictor, members=members, decided=decided)
     for part in [part for member in predictor.members for part in member.parts if isinstance(part, Predictor)]:
         part.model.cpu()
@@ -93,42 +90,6 @@ def _fallback(search: Trials) -> Tables:
     for one in tried:
         return refit_tables(one.part, search.tensor)  # type: ignore[arg-type]
     return fit_bias(search.tensor, search.tensor.take(np.zeros(0, dtype=np.int64)))
-
-
-def _members(
-    search: Trials, weights: dict[str, float], tensor: SparseTensor, before: Sequence[Member] = (), spare: float = 0.0
-) -> tuple[Member, ...]:
-    """What answers: every structure fitted to all these entries; else what answered before, or the folds' fits.
-
-    A member that is averaged keeps the fit that answered before: others will be added to it. ``spare``: seconds that
-    are needed afterwards.
-    """
-    parts = {name: tuple(one.part for one in search.trials[name].fits.values()) for name in weights}
-    parts |= {member.name: member.parts for member in before}
-    again = [name for name in weights if not before or search.trials[name].candidate.averaged == 1]
-    jobs = [partial(_refitted, search, search.trials[name], tensor, spare=spare) for name in again]
-    for name, found in zip(again, deal(search.world, jobs), strict=True):
-        if found.failure is not None:
-            search.on_note(f"{name}: the fit to all entries failed ({found.failure}); those of the folds answer")
-        parts[name] = parts[name] if found.part is None else (found.part,)
-    return tuple(Member(name, weight, parts[name]) for name, weight in weights.items())
-
-
-def _averaged(search: Trials, members: Sequence[Member], tensor: SparseTensor) -> tuple[Member, ...]:
-    """Members whose fits depend on chance, fitted again from other seeds while there is time: their mean errs less."""
-    jobs = {
-        member.name: [
-            partial(_refitted, search, search.trials[member.name], tensor, seed)
-            for seed in range(1, search.trials[member.name].candidate.averaged)
-        ]
-        for member in members
-    }
-    found = deal(search.world, [job for mine in jobs.values() for job in mine])
-    more = {name: [next(found).part for _ in mine] for name, mine in jobs.items()}
-    return tuple(
-        replace(member, parts=(*member.parts, *(part for part in more[member.name] if part is not None)))
-        for member in members
-    )
 
 
 def _remember(
@@ -202,23 +163,6 @@ def _untouched(search: Trials, predictor: Ensemble) -> LeftOut | None:
     said = predictor.predict(cells)
     fresh = LeftOut(cells, said, search.fresh.values - said, predictor.unseen(cells))
     return _thinned(fresh, predictor.knows(cells), search.seed)
-
-
-def _refitted(search: Trials, trial: Trial, tensor: SparseTensor, seed: int = 0, spare: float = 0.0) -> Result:
-    """One fit to all entries; nothing where it is the folds' fits that answer, or there is no time."""
-    key = trial.candidate.name, len(tensor), seed
-    if key in search.refitted:  # before an interrupt
-        return search.refitted[key]
-    if not trial.candidate.refits or search.interrupted or search.left_here() - spare <= 1.3 * trial.seconds:
-        return Result()
-    try:
-        fits = list(trial.fits.values())
-        how = search.how | {"seed": search.seed + seed, "budget": max(search.left_here(), 1.0)}
-        found = refit_candidate(trial.candidate, fits, tensor, **how)
-    except (ArithmeticError, RuntimeError) as error:
-        return Result(failure=str(error))
-    search.refitted[key] = Result(found.part, found.seconds)
-    return search.refitted[key]
 
 
 def _cold(search: Trials, entries: SparseTensor, folds: NDArray[np.integer]) -> NDArray[np.bool_]:

@@ -82,7 +82,7 @@ class Trials:
         self.folds = np.where(self.settled, -1, self.parted)
         self.trials: dict[str, Trial] = {}
         self.refitted: dict[tuple[str, int, int], Result] = {}
-        """Fits to all entries: by name, number of entries, seed."""
+        """Fits to all entries: by name, number of entries, seed; and further folds: by name, -1, fold."""
         self.interrupted = False
 
     def left(self, share: float = 1.0) -> float:
@@ -117,7 +117,7 @@ class Trials:
         """Fits of candidates to folds; dealt to the processes, from the store where they are there already."""
         for trial, _ in jobs:
             self.trials.setdefault(trial.candidate.name, trial)
-        tasks = [partial(self._fitted, trial.candidate, fold) for trial, fold in jobs]
+        tasks = [partial(self.fitted, trial.candidate, fold) for trial, fold in jobs]
         paths = [self._place(trial.candidate, fold) for trial, fold in jobs]
         stored = self.world.decide(lambda: [path is not None and path.exists() for path in paths])
         for (trial, fold), path, found in zip(jobs, paths, deal(self.world, tasks, stored), strict=True):
@@ -134,7 +134,8 @@ class Trials:
     def _place(self, candidate: Candidate, fold: int) -> Path | None:
         return None if self.store is None else self.store / f"{candidate.slug}.{fold}.safetensors"
 
-    def _fitted(self, candidate: Candidate, fold: int) -> Result:
+    def fitted(self, candidate: Candidate, fold: int) -> Result:
+        """A candidate fitted to all folds but one, or from the store; and what it says of that one."""
         train, valid = self.parts(fold)
         path = self._place(candidate, fold)
         try:
