@@ -174,12 +174,14 @@ def evaluate_in_batches(half: Callable[[Tensor], Tensor], indices: Tensor, batch
     Where a batch does not fit into a GPU's memory, smaller ones are tried.
     """
     with torch.no_grad():
-        try:
-            parts = [half(indices[start : start + batch]) for start in range(0, len(indices), batch)]
-        except RuntimeError as error:
-            if batch <= FEWEST or not is_out_of_memory(error):
-                raise
+        while True:
+            try:
+                parts = [half(indices[start : start + batch]) for start in range(0, len(indices), batch)]
+                break
+            except RuntimeError as error:
+                if batch <= FEWEST or not is_out_of_memory(error):
+                    raise
+            batch //= 2  # out here: the error holds on to what was computed until then
             torch.cuda.empty_cache()
-            return evaluate_in_batches(half, indices, batch // 2)
         # concatenated in here: a part that is a view of a parameter would ask for gradients outside
         return torch.cat(parts) if parts else torch.zeros(0)

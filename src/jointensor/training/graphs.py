@@ -211,7 +211,8 @@ class GraphDescent(Descent):
         gc.collect()
         gc.disable()  # a graph that is thrown away while another is recorded would spoil it
         try:
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            with warnings.catch_warnings(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                warnings.simplefilter("ignore")  # a graph that memory did not last for is empty, and torch says so
                 for _ in range(steps):
                     self._graph_step(half, train, len(self.buffers["slots"]), self.losses_of)
         except RuntimeError as error:  # a recording that memory did not last for ends with an error of its own
