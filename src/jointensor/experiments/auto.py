@@ -188,13 +188,15 @@ class Search(Trials):
 
         Those that are to be expected to answer best; or nearly as well, with more folds.
         """
-        done = self.done([0])
+        done, left = self.done([0]), self.left(1 - RESERVE)
+        if not done:
+            return [], 1
         errors = Errors.of({name: one.predicted[0] for name, one in done.items()}, self.truth([0]))
         chosen = list(errors.best_weights())
         mixes = [names for size in range(1, len(chosen) + 1) for names in combinations(chosen, size)]
         found: list[tuple[float, int, Sequence[str]]] = []
         for folds in (FOLDS, 3, 2, 1):
-            within = [names for names in mixes if self._needed(names, folds) <= self.left(1 - RESERVE)]
+            within = [names for names in mixes if self._needed(names, folds) <= left]
             found += [(self._expected_error(errors.among(names), folds), folds, names) for names in within]
         if not found:
             return [], 1
