@@ -32,7 +32,11 @@ from jointensor.experiments.specs import parse_model
 from jointensor.metrics import measure
 from jointensor.training.fit import fit
 
-SPECS = ("cp:20", "costco:20", "avocado:20", "julia:4/16", "julia:10/10", "julia:16/4")
+SPECS = (
+    *("cp:20", "tucker:20", "costco:20", "avocado:20", "neurtn:10", "neptune:20"),
+    *("julia:4/16", "julia:10/10", "julia:16/4", "julia:0/20"),
+    *("julia-costco:4/16", "julia-avocado:4/16", "julia-neurtn:2/8", "julia-neptune:4/16"),
+)
 
 
 def judged(predicted, test):
@@ -164,8 +168,16 @@ NAMES = {
     "julia:4/16": "JULIA 4/16",
     "julia:10/10": "JULIA 10/10",
     "julia:16/4": "JULIA 16/4",
+    "julia:0/20": "JULIA's network alone, 0/20",
+    "julia-costco:4/16": "JULIA-COSTCO 4/16",
+    "julia-avocado:4/16": "JULIA-AVOCADO 4/16",
+    "julia-neurtn:2/8": "JULIA-NeurTN 2/8",
+    "julia-neptune:4/16": "JULIA-NePTuNe 4/16",
     "avocado:20": "AVOCADO 20",
     "costco:20": "COSTCO 20",
+    "neurtn:10": "NeurTN 10",
+    "neptune:20": "NePTuNe 20",
+    "tucker:20": "Tucker 20",
     "cp:20": "CP 20",
     "tables": "shrunk tables",
     "interp": "interpolation along time",
