@@ -112,8 +112,8 @@ def test_a_member_more_never_makes_the_mix_worse():
         assert errors.of_mean(errors.best_weights()) <= min(alone)
 
 
-ALIKE, HARDLY, LITTLE = ((0.99, 0.14), (0.99, -0.14)), ((1.0, 0.03), (1.0, -0.03)), ((1.0, 0.0), (0.9, 1.0))
-"""How two members err, in two directions: the mean of the first two errs 2 % less than one, of the next 0.1 %, and
+ALIKE, HARDLY, LITTLE = ((0.95, 0.31), (0.95, -0.31)), ((1.0, 0.03), (1.0, -0.03)), ((1.0, 0.0), (0.9, 1.0))
+"""How two members err, in two directions: the mean of the first two errs 10 % less than one, of the next 0.1 %, and
 nine parts of the last but one and one part of the last 1 %."""
 
 
@@ -140,6 +140,45 @@ def test_a_member_that_helps_is_weighed_against_folds(offer, planted, monkeypatc
     monkeypatch.setattr(search, "left_here", lambda share=1.0: 45.0)
     chosen, many = search._affordable()
     assert (len(chosen), many) == (names, folds)
+
+
+def test_folds_that_others_have_had_are_not_given_up(offer, planted, monkeypatch):
+    """Trees of all folds would not count beside networks of three."""
+    offer(BIAS)
+    search = Search(planted[0], budget=LONG, device="cpu")
+    truth, own = search.truth([0]), np.resize([1.0, -1.0], len(search.truth([0])))
+    for name, kind, folds, sign in (("trees", "trees", FOLDS, 1), ("network", "joint", 1, -1)):
+        trial = trials.Trial(Candidate(name, kind, 1), {fold: Fitted(None, 10.0) for fold in range(folds)})
+        trial.predicted |= {fold: (truth + sign * own).astype(np.float32) for fold in range(folds)}
+        search.trials[name] = trial
+    for left, expected in ((35.0, (["trees"], FOLDS)), (55.0, (["trees", "network"], FOLDS))):
+        monkeypatch.setattr(search, "left_here", lambda share=1.0, left=left: left)
+        chosen, folds = search._affordable()
+        assert (sorted(one.candidate.name for one in chosen), folds) == (sorted(expected[0]), expected[1])
+
+
+def test_others_are_taken_along_only_where_members_have_time_for_all_folds(offer, planted, monkeypatch):
+    """Two that are good together need 40 s for three folds, a third, which adds nothing, ten more; there are 45."""
+    offer(BIAS)
+    search = Search(planted[0], budget=LONG, device="cpu")
+    size = len(search.truth([0]))
+    common, own = np.resize([1.0, 1.0, -1.0, -1.0], size), np.resize([1.0, -1.0], size)
+    for name, (first, second) in (("a", (0.95, 0.31)), ("b", (0.95, -0.31)), ("c", (1.0, 0.0))):
+        trial = trials.Trial(Candidate(name, "joint", 1), {0: Fitted(None, 10.0 if name < "c" else 5.0)})
+        trial.predicted[0] = (search.truth([0]) + first * common + second * own).astype(np.float32)
+        search.trials[name] = trial
+    left, fitted = [45.0], []
+
+    def fit(jobs):
+        for trial, fold in jobs:
+            trial.predicted[fold] = trial.predicted[0]
+            left[0] -= trial.seconds
+            fitted.append(trial.candidate.name)
+
+    monkeypatch.setattr(search, "left_here", lambda share=1.0: left[0])
+    monkeypatch.setattr(search, "fit_all", fit)
+    search._cross_fit()
+    assert sorted(fitted) == ["a", "a", "b", "b"]
 
 
 # --- folds

@@ -5,8 +5,10 @@ import time
 
 import numpy as np
 import pytest
+import torch
 
 from jointensor.baselines import Tables, fit_trees
+from jointensor.errors import MemoryFullError
 from jointensor.experiments import conclude as conclusion
 from jointensor.experiments import folds as parting
 from jointensor.experiments import refits, trials
@@ -163,8 +165,64 @@ def test_networks_are_averaged_over_the_folds_that_were_not_needed(offer, plante
     (member,) = result.predictor.members
     assert len(member.parts) == fits
     assert np.isfinite(result.predicted).sum() == (search.folds == 0).sum()  # the others judge nothing
-    errors = [rmse(part.predict(others.indices), others.values) for part in member.parts]
-    assert rmse(result.predictor.mix(others.indices), others.values) <= np.mean(errors) + 1e-6
+    mean = np.mean([part.predict(others.indices) for part in member.parts], axis=0)
+    assert result.predictor.mix(others.indices) == pytest.approx(search.clip(mean), abs=1e-5)
+
+
+def test_an_interrupt_of_further_folds_keeps_those_that_are_there_and_what_neighbours_know(offer, monkeypatch):
+    monkeypatch.setattr(parting, "HOLD_FROM", 1000)
+    monkeypatch.setattr(parting, "HELD", 0.1)
+    offer(COMPONENTS)
+    learnt, _ = along_days(entries=5400)
+    search = Search(learnt, budget=LONG, device="cpu")
+    search.fit_all([(trials.Trial(COMPONENTS), 0)])
+    real = trials.fit_candidate
+
+    def interrupted_third(*args, **kwargs):
+        if len(search.refitted) == 2:
+            raise KeyboardInterrupt
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(trials, "fit_candidate", interrupted_third)
+    result = conclude(search)
+    assert result.outcome == "interrupted"
+    assert len(result.predictor.members[0].parts) == 3
+    assert len(result.predictor.memory[0].keys) == len(search.tensor)  # all of them were asked
+
+
+@pytest.mark.parametrize("way", ["memory", "numbers", "far off"])
+def test_a_further_fold_that_fails_is_left_out(offer, planted, monkeypatch, way):
+    offer(COMPONENTS)
+    search = Search(planted[0], budget=LONG, device="cpu")
+    search.fit_all([(trials.Trial(COMPONENTS), 0)])
+    real, seen = trials.fit_candidate, []
+    monkeypatch.setattr(search, "on_note", seen.append)
+
+    def failing(*args, **kwargs):
+        if way == "memory":
+            raise MemoryFullError("the memory of cuda is full")
+        found = real(*args, **kwargs)
+        with torch.no_grad():
+            for parameter in found.part.model.parameters():
+                parameter.mul_(math.nan if way == "numbers" else 10.0)
+        return found
+
+    monkeypatch.setattr(trials, "fit_candidate", failing)
+    result = conclude(search)
+    assert len(result.predictor.members[0].parts) == 1
+    assert sum("further fold" in note for note in seen) == FOLDS - 1
+
+
+def test_a_member_whose_folds_were_cut_off_is_not_lost(offer, planted):
+    """One that is much better has the first fold only: it is judged by that one. An equal one is not waited for."""
+    offer(BIAS)
+    search = Search(planted[0], budget=LONG, device="cpu")
+    search.fit_all([(trials.Trial(COMPONENTS), 0)])
+    search.fit_all([(trial, fold) for trial in [trials.Trial(BIAS)] for fold in range(FOLDS)])
+    assert conclusion._folds_that_judge(search) == [0]
+    assert list(search.errors().among(["bias", "julia:2/0"]).best_weights()) == ["julia:2/0"]
+    search.trials["julia:2/0"].predicted[0] = search.trials["bias"].predicted[0]
+    assert conclusion._folds_that_judge(search) == list(range(FOLDS))
 
 
 @pytest.mark.parametrize("slow", [False, True])

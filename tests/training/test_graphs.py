@@ -274,3 +274,6 @@ def test_where_there_is_no_memory_to_record_steps_they_are_taken_one_by_one(clea
     expected, found = (losses_of(*pair, epochs=3) for pair in zip(trainers, descents, strict=True))
     assert [one.unrecorded for one in descents] == [False, True]
     assert found == pytest.approx(expected, rel=0.01)  # the same shuffles
+    monkeypatch.setattr(graphs, "COMPILE_AFTER", 0.0)  # compiled, they are as many steps as before
+    expected, found = (losses_of(*pair, epochs=2) for pair in zip(trainers, descents, strict=True))
+    assert found == pytest.approx(expected, rel=0.01)

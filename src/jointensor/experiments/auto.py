@@ -20,7 +20,6 @@ from jointensor.data.sparse import SparseTensor
 from jointensor.experiments.candidates import Candidate
 from jointensor.experiments.conclude import Auto, conclude
 from jointensor.experiments.folds import FOLDS
-from jointensor.experiments.mixing import Errors
 from jointensor.experiments.trials import RESERVE, Trial, Trials
 
 T = TypeVar("T")
@@ -34,13 +33,6 @@ HOPELESS = 1.1
 CHEAP, NOT_FAR = 0.2, 1.2
 """Share of the budget that all folds of a candidate may take, and times the least squared error it may have, to be
 cross-fitted in any case."""
-
-CHANCE = 0.06
-"""Share of a network's squared error that the mean of many of them would not have: a mean of k has 1/k of it. 0.04 and
-0.11 on two large tensors, on entries cut off from the others."""
-
-NEARLY = 1.002
-"""Times the least squared error to be expected that members may have which can be fitted to more folds."""
 
 
 class Search(Trials):
@@ -67,10 +59,7 @@ class Search(Trials):
         try:
             yield
         except KeyboardInterrupt:
-            if self.world.shared:  # nobody knows how far the others are
-                raise
-            self.interrupted = True
-            self.on_note("interrupted: going on with what there is")
+            self.interrupt()
 
     def _screen_core(self) -> None:
         for some in self._in_turns([one for one in self.offered if one.core]):
@@ -152,7 +141,11 @@ class Search(Trials):
     def _cross_fit(self) -> None:
         """The members that are good together, on all folds, the most important first; others where they cost little."""
         members, folds = self._affordable()
-        others = [one for one in self._cheap() if one not in members]
+        others: list[Trial] = []
+        for one in self._cheap():
+            names = [other.candidate.name for other in (*members, *others, one)]
+            if one not in members and self._needed(names, folds) <= self.left(1 - RESERVE):
+                others.append(one)
         jobs: list[tuple[Trial, int]] = []
         for fold in range(1, folds):
             if not self._in_time(members + others, fold, folds):
@@ -171,10 +164,10 @@ class Search(Trials):
 
     def _in_time(self, members: Sequence[Trial], fold: int, folds: int) -> bool:
         """Whether members can be fitted to a fold, and later to all entries, and answer for these."""
-        waiting = sum(one.seconds for one in members if fold not in one.predicted)
+        waiting = [one.seconds for one in members if fold not in one.predicted]
         again = sum(one.seconds for one in members if one.candidate.refits)
         later = self.asking((one.candidate.name for one in members), folds)
-        return waiting == 0 or self.left(1 - RESERVE) >= again + waiting + later
+        return not waiting or self.left(1 - RESERVE) >= again + sum(waiting) + later
 
     def _cheap(self) -> list[Trial]:
         """What costs little and is not far off: one fold may not show what it is good for."""
@@ -186,29 +179,30 @@ class Search(Trials):
     def _affordable(self) -> tuple[list[Trial], int]:
         """Members that are good together, and a number of folds that they can be fitted to in time.
 
-        Those that are to be expected to answer best; or nearly as well, with more folds.
+        Those that are to be expected to answer best; or nearly as well, with more folds. Never fewer folds than others
+        have had: the fits to those would be lost.
         """
-        done, left = self.done([0]), self.left(1 - RESERVE)
-        if not done:
+        if not self.done([0]):
             return [], 1
-        errors = Errors.of({name: one.predicted[0] for name, one in done.items()}, self.truth([0]))
-        chosen = list(errors.best_weights())
-        mixes = [names for size in range(1, len(chosen) + 1) for names in combinations(chosen, size)]
-        found: list[tuple[float, int, Sequence[str]]] = []
-        for folds in (FOLDS, 3, 2, 1):
-            within = [names for names in mixes if self._needed(names, folds) <= left]
-            found += [(self._expected_error(errors.among(names), folds), folds, names) for names in within]
-        if not found:
-            return [], 1
-        least = min(error for error, _, _ in found)
-        _, folds, names = max((one for one in found if one[0] <= NEARLY * least), key=lambda one: (one[1], -one[0]))
+        names, folds = self.world.decide(self._affordable_here)
         return [self.trials[name] for name in names], folds
 
-    def _expected_error(self, errors: Errors, folds: int) -> float:
-        """Squared error of the best mix of members; networks answer by the mean of so many."""
-        weights = errors.best_weights()
-        networks = sum(weight**2 for name, weight in weights.items() if not self.trials[name].candidate.refits)
-        return errors.of_mean(weights) * (1 + CHANCE * networks / folds)
+    def _affordable_here(self) -> tuple[list[str], int]:
+        errors, left = self.errors(), self.left_here(1 - RESERVE)
+        chosen = list(errors.best_weights())
+        mixes = [names for size in range(1, len(chosen) + 1) for names in combinations(chosen, size)]
+        had = max(len(self.trials[name].predicted) for name in errors.names)
+        found = [
+            (self.expected_error(errors.among(names), folds), folds, list(names))
+            for folds in {FOLDS, 3, 2, 1, had}
+            for names in mixes
+            if folds >= had and self._needed(names, folds) <= left
+        ]
+        if not found:
+            return [], 1
+        most = self.nearly(min(error for error, _, _ in found))
+        _, folds, names = max((one for one in found if one[0] <= most), key=lambda one: (one[1], -one[0]))
+        return names, folds
 
     def _needed(self, names: Sequence[str], folds: int) -> float:
         """Seconds until members are fitted to so many folds, and to all entries, and have answered for these."""

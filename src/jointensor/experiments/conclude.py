@@ -15,7 +15,7 @@ from jointensor.baselines.tables import Table
 from jointensor.data.sparse import SparseTensor
 from jointensor.experiments.folds import FOLDS
 from jointensor.experiments.mixing import Errors, squared_error
-from jointensor.experiments.refits import AGAIN, averaged, members_of
+from jointensor.experiments.refits import last_fits, members_of
 from jointensor.experiments.trials import Trial, Trials
 from jointensor.training.calibration import LeftOut, calibrate
 from jointensor.training.ensemble import Ensemble
@@ -50,11 +50,11 @@ class Auto:
 
 def conclude(search: Trials) -> Auto:
     """Mix, remember, calibrate, and say why."""
-    folds = max(([fold for fold in range(FOLDS) if fold in one.predicted] for one in search.trials.values()), key=len)
+    folds = search.world.decide(lambda: _folds_that_judge(search))
     done = search.done(folds)
     truth = search.truth(folds)
     said = {name: np.concatenate([one.predicted[fold] for fold in folds]) for name, one in done.items()}
-    weights = Errors.of(said, truth).best_weights()
+    weights = search.world.decide(lambda: Errors.of(said, truth).best_weights())
     asking = search.asking(weights, len(folds))
     members = members_of(search, weights, search.tensor, spare=asking)
     fallback = _fallback(search)
@@ -72,16 +72,20 @@ def conclude(search: Trials) -> Auto:
     predictor = _calibrated(search, replace(predictor, memory=memory.parts), where, predicted)
     answers = np.full(len(search.whole), np.nan, dtype=np.float32)
     answers[search.places[where]] = predicted
-    again = sum(search.trials[name].seconds for name in weights if search.trials[name].candidate.refits)
-    learnt, members = search.tensor, predictor.members
-    if len(search.fresh) and search.left() > AGAIN * again:
-        # intervals are calibrated: now what answers may know the entries that did it, and be a little better
-        learnt, members = search.whole, members_of(search, weights, search.whole, members)
-    members, decided = averaged(search, members, learnt), _decided(search, search.whole)
+    members, decided = last_fits(search, weights, predictor.members), _decided(search, search.whole)
     predictor = replace(predictor, members=members, decided=decided)
     for part in [part for member in predictor.members for part in member.parts if isinstance(part, Predictor)]:
         part.model.cpu()
     return _explain(search, predictor, said, truth, weights, memory.names, answers, folds)
+
+
+def _folds_that_judge(search: Trials) -> list[int]:
+    """As many as members were fitted to; fewer where a member would be lost that is worth more: a fold was cut off."""
+    errors = search.errors()
+    among = {k: list(search.done(list(range(k)))) for k in range(1, FOLDS + 1)}
+    expected = {k: search.expected_error(errors.among(names), 1) for k, names in among.items() if names}
+    most = search.nearly(min(expected.values()))
+    return list(range(max(k for k, error in expected.items() if error <= most)))
 
 
 def _fallback(search: Trials) -> Tables:

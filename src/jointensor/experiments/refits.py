@@ -10,11 +10,15 @@ from jointensor.data.sparse import SparseTensor
 from jointensor.experiments.candidates import refit_candidate
 from jointensor.experiments.dealing import Result, deal
 from jointensor.experiments.folds import FOLDS
-from jointensor.experiments.trials import RESERVE, Trial, Trials
+from jointensor.experiments.mixing import squared_error
+from jointensor.experiments.trials import FAILURES, RESERVE, Trial, Trials
 from jointensor.training.ensemble import Member
 
 AGAIN = 1.3
 """Times what a fit took that must be left for it to be made again."""
+
+FAR = 1.5
+"""Times the squared error of its other folds that one may have to be averaged with them unseen."""
 
 
 def members_of(
@@ -36,7 +40,24 @@ def members_of(
     return tuple(Member(name, weight, parts[name]) for name, weight in weights.items())
 
 
-def averaged(search: Trials, members: Sequence[Member], tensor: SparseTensor) -> tuple[Member, ...]:
+def last_fits(search: Trials, weights: dict[str, float], members: Sequence[Member]) -> tuple[Member, ...]:
+    """Members once intervals are calibrated: now they may know the entries that did it, and be means of more fits.
+
+    An interrupt keeps the fits that are finished.
+    """
+    learnt, last = search.tensor, tuple(members)
+    try:
+        again = sum(search.trials[name].seconds for name in weights if search.trials[name].candidate.refits)
+        if len(search.fresh) and search.left() > AGAIN * again:
+            last = members_of(search, weights, search.whole, members)
+            learnt = search.whole
+        return _averaged(search, last, learnt)
+    except KeyboardInterrupt:
+        search.interrupt()
+        return _averaged(search, last, learnt)
+
+
+def _averaged(search: Trials, members: Sequence[Member], tensor: SparseTensor) -> tuple[Member, ...]:
     """Members whose fits depend on chance, fitted again while there is time: their mean errs less."""
     first = sorted(members, key=lambda member: search.trials[member.name].candidate.refits)  # networks gain most
     jobs = {member.name: _further(search, search.trials[member.name], tensor) for member in first}
@@ -66,7 +87,7 @@ def _refitted(search: Trials, trial: Trial, tensor: SparseTensor, seed: int = 0,
         fits = list(trial.fits.values())
         how = search.how | {"seed": search.seed + seed, "budget": max(search.left_here(), 1.0)}
         found = refit_candidate(trial.candidate, fits, tensor, **how)
-    except (ArithmeticError, RuntimeError) as error:
+    except FAILURES as error:
         return Result(failure=str(error))
     search.refitted[key] = Result(found.part, found.seconds)
     return search.refitted[key]
@@ -80,5 +101,15 @@ def _fitted_further(search: Trials, trial: Trial, fold: int) -> Result:
     if search.interrupted or search.left_here(1 - RESERVE) <= AGAIN * trial.seconds:
         return Result()
     found = search.fitted(trial.candidate, fold)
+    if found.part is None or found.predicted is None:
+        search.on_note(f"{trial.candidate.name}: a further fold failed, {found.failure}")
+        return Result(failure=found.failure)
+    _, valid = search.parts(fold)
+    before = max(search.mse(trial, [one]) for one in trial.predicted)
+    if not squared_error(found.predicted, valid.values) <= FAR * before:
+        search.on_note(f"{trial.candidate.name}: a further fold is far off, and left out")
+        return Result()
+    search.on_note(f"{trial.candidate.name}: fold {fold + 1} of {FOLDS}, to be averaged")
+    search.keep(trial.candidate, fold, found.part)
     search.refitted[key] = Result(found.part, found.seconds)
     return search.refitted[key]

@@ -19,12 +19,23 @@ from jointensor.errors import ConfigError
 from jointensor.experiments.candidates import Candidate, Fitted, candidates_for, fit_candidate
 from jointensor.experiments.dealing import Result, deal
 from jointensor.experiments.folds import FOLDS, held_out, make_folds, settled_by_others
-from jointensor.experiments.mixing import squared_error
+from jointensor.experiments.mixing import Errors, squared_error
+from jointensor.training.ensemble import Part
 from jointensor.training.weights import load_predictor, save_predictor
 from jointensor.training.world import ALONE, World
 
 RESERVE = 0.12
 """Share that is left for mixing, remembering and calibrating."""
+
+FAILURES = (ArithmeticError, MemoryError, RuntimeError)
+"""What may become of a fit without the others being concerned: it diverged, or a device's memory is full."""
+
+CHANCE = 0.06
+"""Share of a network's squared error that the mean of many of them would not have: 0.04 and 0.11 on entries cut off
+from those of two large tensors."""
+
+NEARLY = 0.002
+"""Share by which an error may be larger that comes with more folds; and more where few entries tell of it."""
 
 
 @dataclass
@@ -93,6 +104,13 @@ class Trials:
         """The same by the clock of this process, for a fit that is its own."""
         return share * self.budget - (time.monotonic() - self.begin)
 
+    def interrupt(self) -> None:
+        """Go on with what there is; raises an interrupt again that is not the first, or that others know nothing of."""
+        if self.world.shared or self.interrupted:
+            raise KeyboardInterrupt
+        self.interrupted = True
+        self.on_note("interrupted: going on with what there is")
+
     def fit_shortly(self, trials: Sequence[Trial]) -> None:
         """Candidates trained for a few epochs, to see which deserve more."""
         jobs = [partial(self._trained_shortly, trial.candidate) for trial in trials]
@@ -108,9 +126,9 @@ class Trials:
             found = fit_candidate(
                 candidate, train, valid, budget=max(self.left_here(1 - RESERVE), 1.0), short=True, **self.how
             )
-        except (ArithmeticError, RuntimeError) as error:
+            missed = squared_error(self.clip(found.part.predict(valid.indices)), valid.values)
+        except FAILURES as error:
             return Result(failure=str(error))
-        missed = squared_error(self.clip(found.part.predict(valid.indices)), valid.values)
         return Result(seconds=time.monotonic() - begin, short=math.sqrt(missed))
 
     def fit_all(self, jobs: Sequence[tuple[Trial, int]]) -> None:
@@ -120,16 +138,21 @@ class Trials:
         tasks = [partial(self.fitted, trial.candidate, fold) for trial, fold in jobs]
         paths = [self._place(trial.candidate, fold) for trial, fold in jobs]
         stored = self.world.decide(lambda: [path is not None and path.exists() for path in paths])
-        for (trial, fold), path, found in zip(jobs, paths, deal(self.world, tasks, stored), strict=True):
+        for (trial, fold), found in zip(jobs, deal(self.world, tasks, stored), strict=True):
             if found.part is None or found.predicted is None:
                 trial.failure = found.failure
                 self.on_note(f"{trial.candidate.name}: failed, {trial.failure}")
                 continue
             trial.fits[fold], trial.predicted[fold] = Fitted(found.part, found.seconds), found.predicted
             trial.asked = found.asked / max(len(found.predicted), 1)
-            if path is not None and not path.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                save_predictor(found.part, path)
+            self.keep(trial.candidate, fold, found.part)
+
+    def keep(self, candidate: Candidate, fold: int, part: Part) -> None:
+        """Store a fit, for a search that goes on later."""
+        path = self._place(candidate, fold)
+        if path is not None and not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save_predictor(part, path)
 
     def _place(self, candidate: Candidate, fold: int) -> Path | None:
         return None if self.store is None else self.store / f"{candidate.slug}.{fold}.safetensors"
@@ -144,11 +167,13 @@ class Trials:
             else:
                 most = min(self.left_here(1 - RESERVE), candidate.share * self.budget)
                 found = fit_candidate(candidate, train, valid, budget=max(most, 1.0), **self.how)
-        except (ArithmeticError, RuntimeError) as error:
-            return Result(failure=str(error).splitlines()[0])
-        found.part.predict(valid.indices[:1])  # what is compiled or loaded for a first answer is not what answers take
-        begin = time.monotonic()
-        predicted = self.clip(found.part.predict(valid.indices))
+            found.part.predict(valid.indices[:1])  # what a first answer compiles or loads is not what answers take
+            begin = time.monotonic()
+            predicted = self.clip(found.part.predict(valid.indices))
+        except FAILURES as error:
+            return Result(failure=str(error).partition("\n")[0])
+        if not np.isfinite(predicted).all():
+            return Result(failure="its answers are not numbers")
         return Result(found.part, found.seconds, predicted, time.monotonic() - begin)
 
     def asking(self, names: Iterable[str], folds: int) -> float:
@@ -157,7 +182,26 @@ class Trials:
         """
         if folds == FOLDS or not len(self.fresh) or not self.along():
             return 0.0
-        return len(self.tensor) * sum(self.trials[name].asked for name in names)
+        return len(self.tensor) * sum(self.trials[name].asked * self.answering(name, folds) for name in names)
+
+    def answering(self, name: str, folds: int) -> int:
+        """Fits whose mean answers, where there are so many folds."""
+        trial = self.trials[name]
+        return 1 if trial.candidate.refits else max(folds, len(trial.fits))
+
+    def errors(self) -> Errors:
+        """How everything that was tried errs on the first fold."""
+        return Errors.of({name: one.predicted[0] for name, one in self.done([0]).items()}, self.truth([0]))
+
+    def expected_error(self, errors: Errors, folds: int) -> float:
+        """Squared error of the best mix of members with so many folds: the mean of k networks has 1/k of the chance."""
+        weights = errors.best_weights()
+        without = sum(weight**2 * (1 - 1 / self.answering(name, folds)) for name, weight in weights.items())
+        return errors.of_mean(weights) * (1 - CHANCE * without)
+
+    def nearly(self, least: float) -> float:
+        """How large an error may be that comes with more folds than the least one."""
+        return least * (1 + NEARLY + 1 / math.sqrt(len(self.truth([0]))))
 
     def along(self) -> list[int]:
         """Modes along which an entry that is asked for can have neighbours.

@@ -183,7 +183,7 @@ class GraphDescent(Descent):
                 self.losses_of = batch_losses
                 self._graph_step(half, train, size, batch_losses)
             return
-        if self.taken != WARM:
+        if self.taken != WARM or self.unrecorded:
             self._graph_step(half, train, size, losses_of)
             return
         with _waiting_is_an_error():
