@@ -246,3 +246,25 @@ def test_intervals_that_will_be_cut_at_the_smallest_value_hold_no_more_than_aske
     assert held(calibrate(known, (30, 40, 80_000), fresh)) > 0.92
     enough = 1 - (1 - SPARE) * 0.1
     assert held(calibrate(known, (30, 40, 80_000), fresh, bounds=(1.0, math.inf))) == pytest.approx(enough, abs=0.008)
+
+
+@pytest.mark.parametrize("noises", [(0.3, 0.1), (0.1, 0.3)])
+def test_the_smallest_value_is_not_missed_where_many_have_it(noises):
+    """Counts, most of them 1; what answers is not as noisy as the folds were. Intervals are cut at 1."""
+    generator = np.random.default_rng(0)
+    indices = np.column_stack([generator.integers(s, size=80_000) for s in (300, 40)] + [np.arange(80_000)])
+    rate = 0.2 * np.exp(0.5 * generator.normal(size=300))[indices[:, 0]]
+    values = 1.0 + generator.poisson(rate)
+    centre = 1 + rate * np.exp(np.repeat(noises, 40_000) * generator.normal(size=80_000))
+    learnt, asked = slice(0, 40_000), slice(40_000, None)
+    seen = np.zeros(40_000, dtype=bool)
+    known = LeftOut(indices[learnt], centre[learnt], (values - centre)[learnt], seen)
+
+    def asked_of(**bounds):
+        found = calibrate(known, (300, 40, 80_000), **bounds)
+        return np.maximum(found.interval(indices[asked], centre[asked], 0.9, seen), 1.0)
+
+    cut, not_known = asked_of(bounds=(1.0, math.inf)), asked_of()
+    assert np.mean((values[asked] >= cut[:, 0]) & (values[asked] <= cut[:, 1])) == pytest.approx(0.9, abs=0.01)
+    assert np.mean(values[asked] < cut[:, 0]) < 0.005
+    assert np.diff(cut).mean() < 0.95 * np.diff(not_known).mean()

@@ -30,12 +30,9 @@ RESERVE = 0.12
 FAILURES = (ArithmeticError, MemoryError, RuntimeError)
 """What may become of a fit without the others being concerned: it diverged, or a device's memory is full."""
 
-CHANCE = 0.06
+CHANCE = 0.05
 """Share of a network's squared error that the mean of many of them would not have: 0.04 and 0.11 on entries cut off
 from those of two large tensors."""
-
-NEARLY = 0.002
-"""Share by which an error may be larger that comes with more folds; and more where few entries tell of it."""
 
 
 @dataclass
@@ -200,8 +197,8 @@ class Trials:
         return errors.of_mean(weights) * (1 - CHANCE * without)
 
     def nearly(self, least: float) -> float:
-        """How large an error may be that comes with more folds than the least one."""
-        return least * (1 + NEARLY + 1 / math.sqrt(len(self.truth([0]))))
+        """How large an error may be that comes with more folds than the least one: few entries tell little."""
+        return least * (1 + 1 / math.sqrt(len(self.truth([0]))))
 
     def along(self) -> list[int]:
         """Modes along which an entry that is asked for can have neighbours.

@@ -38,8 +38,9 @@ MOST = 400_000
 TINY = 1e-3
 """Smallest size of a residual, as a share of the usual one: the logarithm of zero says nothing."""
 
-MANY = 1000
-"""Entries of a group that may be missed unevenly: few would suggest a shape by chance."""
+MANY, TAIL = 1000, 0.05
+"""Entries of a group that may be missed unevenly: few would suggest a shape by chance; and the share that has to be the
+same."""
 
 SPARE = 0.1
 """Share of what may be missed that is held nevertheless where a lower level is asked for: predictions that do not
@@ -157,8 +158,10 @@ def calibrate(
     pays = _mean_width(base.residuals / size, group, size) < _mean_width(base.residuals, group, np.ones_like(size))
     scaled = base.residuals / size if pays else base.residuals
     quantiles = _quantiles(scaled, group, base.unseen, len(edges) + 1)
-    many = [*np.bincount(group, minlength=len(edges) + 1), int(base.unseen.sum())]
-    below = np.array([_below(row) if count >= MANY else 0.5 for row, count in zip(quantiles, many, strict=True)])
+    parts = [*(group == k for k in range(len(edges) + 1)), base.unseen]
+    # answers of folds are not quite those of what answers; fresh entries are asked of it itself
+    ties = bounds if fresh is None else (-math.inf, math.inf)
+    below = np.array([_below(row, base.at(here), ties) for row, here in zip(quantiles, parts, strict=True)])
     # answers of other models, those of the folds, need not repeat where the answers of this one do
     held = LEVELS.copy()
     if fresh is not None:
@@ -186,17 +189,23 @@ def _held(
     return held / max(len(values), 1)
 
 
-def _below(quantiles: NDArray[np.float64]) -> float:
+def _below(quantiles: NDArray[np.float64], entries: LeftOut, bounds: tuple[float, float]) -> float:
     """Share of what is missed that lies below: half, or nothing where the smallest residual is a whole tail of them.
+
+    Nothing, too, where as many values are the smallest there is, one of ``bounds``: intervals are cut there, and hold
+    them at no cost. An end among them would miss more or fewer of them with the slightest change of what answers.
 
     Shares that make intervals shortest were tried: where values are few, they end at the edge of one of them, and held
     87 % of new entries, not 90.
     """
-    at = np.linspace(0, 1, GRID)
-    ends = np.interp([0.0, 0.05, 0.95, 1.0], at, quantiles)
-    if ends[0] == ends[1] and ends[2] != ends[3]:
-        return 0.0
-    return 1.0 if ends[2] == ends[3] and ends[0] != ends[1] else 0.5
+    if len(entries.residuals) < MANY:
+        return 0.5
+    values = entries.predicted + entries.residuals
+    near = ROUNDING * (1 + np.abs(values))
+    smallest, largest = (np.mean(np.abs(values - bound) <= near) >= TAIL for bound in bounds)
+    first, second, third, last = np.interp([0.0, TAIL, 1 - TAIL, 1.0], np.linspace(0, 1, GRID), quantiles)
+    low, high = smallest or first == second, largest or third == last
+    return 0.5 if low == high else 0.0 if low else 1.0
 
 
 def _sizes(scale: Tables, indices: NDArray[np.integer], group: NDArray[np.integer]) -> NDArray[np.float64]:
