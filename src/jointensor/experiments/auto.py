@@ -179,8 +179,8 @@ class Search(Trials):
     def _affordable(self) -> tuple[list[Trial], int]:
         """Members that are good together, and a number of folds that they can be fitted to in time.
 
-        Those that are to be expected to answer best; or nearly as well, with more folds. Never fewer folds than others
-        have had: the fits to those would be lost.
+        Those that are to be expected to answer best; or nearly as well, with more folds, or as many and more members.
+        Never fewer folds than others have had: the fits to those would be lost.
         """
         if not self.done([0]):
             return [], 1
@@ -201,7 +201,7 @@ class Search(Trials):
         if not found:
             return [], 1
         most = self.nearly(min(error for error, _, _ in found))
-        _, folds, names = max((one for one in found if one[0] <= most), key=lambda one: (one[1], -one[0]))
+        _, folds, names = max((one for one in found if one[0] <= most), key=lambda one: (one[1], len(one[2]), -one[0]))
         return names, folds
 
     def _needed(self, names: Sequence[str], folds: int) -> float:

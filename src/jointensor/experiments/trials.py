@@ -30,9 +30,9 @@ RESERVE = 0.12
 FAILURES = (ArithmeticError, MemoryError, RuntimeError)
 """What may become of a fit without the others being concerned: it diverged, or a device's memory is full."""
 
-CHANCE = 0.05
-"""Share of a network's squared error that the mean of many of them would not have: 0.04 and 0.11 on entries cut off
-from those of two large tensors."""
+CHANCE = 0.03
+"""Share of a network's squared error that the mean of many of them would not have, at least: 0.04 and 0.11 on entries
+cut off from those of two large tensors."""
 
 
 @dataclass
