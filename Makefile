@@ -2,6 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+WORKERS ?= -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all check fmt docs bench bench-gpu fuzz soak results identifiability clean
@@ -21,10 +22,10 @@ demo: $(READY) ## generate an epidemic with gaps, fill it in, compare; writes de
 	$(BIN)/jointensor demo --out demo
 
 test: $(READY) ## the default test suite and the doctests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(WORKERS)
 
 test-all: $(READY) ## the default suite and the long tests
-	$(BIN)/python -m pytest -m ''
+	$(BIN)/python -m pytest $(WORKERS) -m ''
 
 check: $(READY) ## format, lint, types, layers, spelling
 	$(BIN)/ruff format --check .

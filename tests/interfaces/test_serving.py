@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -268,10 +269,11 @@ def test_a_failure_in_the_middle_leaves_what_was_there(failure, out, tmp_path, m
     write_table(some_queries(200), tmp_path / "q.parquet")
     target = tmp_path / f"a.{out}"
     target.write_text("before")
-    with pytest.raises(failure if isinstance(failure, type) else DataError):
+    with pytest.raises(failure if isinstance(failure, type) else DataError) as _caught:  # which keeps its frames
         predict_file(RUN, tmp_path / "q.parquet", target)
     assert target.read_text() == "before"
     assert len(list(tmp_path.iterdir())) == 2
+    assert not [one for one in threading.enumerate() if one.name.startswith("ahead")]
 
 
 def test_a_writer_that_stops_is_an_error_not_a_wait(tmp_path, monkeypatch):

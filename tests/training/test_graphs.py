@@ -117,7 +117,7 @@ def test_recorded_steps_take_the_rate_that_is_set_later(clear):
     assert not any(map(torch.equal, trainer.model.parameters(), before))
 
 
-def test_a_module_that_waits_for_the_host_is_trained_without_a_graph(clear):
+def test_a_module_that_waits_for_the_host_is_trained_without_a_graph(clear, monkeypatch):
     plain = started(clear, nonlinear=Waiting)
     waiting = started(clear, device="cuda", engine="triton", nonlinear=Waiting)
     descents = [one.descent((one.model, 0.005)) for one in (plain, waiting)]
@@ -126,6 +126,9 @@ def test_a_module_that_waits_for_the_host_is_trained_without_a_graph(clear):
     assert descents[1].single is None
     assert found == pytest.approx(expected, rel=0.03)
     assert torch.cuda.get_sync_debug_mode() == 0
+    monkeypatch.setattr(graphs, "COMPILE_AFTER", 0.0)
+    losses_of(waiting, descents[1], epochs=1)
+    assert not descents[1].compiled  # where the host is waited for, pieces are compiled again and again
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
@@ -274,6 +277,7 @@ def test_where_there_is_no_memory_to_record_steps_they_are_taken_one_by_one(clea
     expected, found = (losses_of(*pair, epochs=3) for pair in zip(trainers, descents, strict=True))
     assert [one.unrecorded for one in descents] == [False, True]
     assert found == pytest.approx(expected, rel=0.01)  # the same shuffles
-    monkeypatch.setattr(graphs, "COMPILE_AFTER", 0.0)  # compiled, they are as many steps as before
+    monkeypatch.setattr(graphs, "COMPILE_AFTER", 0.0)  # what is not recorded is not compiled either
     expected, found = (losses_of(*pair, epochs=2) for pair in zip(trainers, descents, strict=True))
+    assert [one.compiled for one in descents] == [True, False]
     assert found == pytest.approx(expected, rel=0.01)

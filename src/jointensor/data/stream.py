@@ -8,7 +8,7 @@ cannot know that it decides as the whole table would, :class:`NotInParts` is rai
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
@@ -70,8 +70,8 @@ def stream_queries(path: Path, modes: tuple[Mode, ...], spec: TableSpec | None, 
         raise NotInParts(str(error)) from error
 
 
-def ahead(parts: Iterator[Part]) -> Iterator[Part]:
-    """The same parts; a thread makes the next one meanwhile."""
+def ahead(parts: Iterator[Part]) -> Generator[Part]:
+    """The same parts; a thread makes the next one meanwhile, until the last one or until this is closed."""
     with ThreadPoolExecutor(1, thread_name_prefix="ahead") as pool:
         coming = pool.submit(next, parts, None)
         while (part := coming.result()) is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,7 +47,8 @@ def predict_file(run: Run, queries: Path, out: Path, interval: float | None = No
         from jointensor.data.stream import NotInParts, ahead, stream_queries  # noqa: PLC0415
 
         try:
-            _to_table(ahead(stream_queries(queries, run.modes, run.spec, CHUNK)), out, asking)
+            with closing(ahead(stream_queries(queries, run.modes, run.spec, CHUNK))) as parts:
+                _to_table(parts, out, asking)
         except NotInParts:
             asking = _Asking(asking.serving, interval)
             _to_table(_whole(run, queries), out, asking)

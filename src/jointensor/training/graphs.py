@@ -128,7 +128,7 @@ class GraphDescent(Descent):
         size = min(self.batch_size, entries)
         if not self.buffers:
             self.buffers = _allocate(train, size)
-        if not self.compiled and self.spent >= COMPILE_AFTER:
+        if not self.compiled and not self.unrecorded and self.spent >= COMPILE_AFTER:
             self.compile()
         given = self.buffers
         given["rest"].copy_(fixed.train) if isinstance(fixed.train, Tensor) else given["rest"].fill_(fixed.train)
@@ -183,7 +183,7 @@ class GraphDescent(Descent):
                 self.losses_of = batch_losses
                 self._graph_step(half, train, size, batch_losses)
             return
-        if self.taken != WARM or self.unrecorded:
+        if self.taken != WARM:
             self._graph_step(half, train, size, losses_of)
             return
         with _waiting_is_an_error():
