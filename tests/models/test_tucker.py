@@ -57,15 +57,20 @@ def problems(draw):
     return shape, ranks, draw(st.lists(st.one_of(st.sampled_from(few), cell), min_size=1, max_size=40))
 
 
-@given(problems(), st.integers(0, 1000))
-@settings(max_examples=60, deadline=None)
-def test_values_and_gradients_of_any_batch_are_those_of_the_dense_tensor(problem, seed):
+@given(problems(), st.integers(0, 1000), st.sampled_from((None, 0, 40, 1 << 20)))
+@settings(max_examples=120, deadline=None)
+def test_values_and_gradients_of_any_batch_are_those_of_the_dense_tensor(problem, seed, room):
+    """With ``room`` as on a GPU, where that much may be taken by a contraction."""
     shape, ranks, cells = problem
     part = random_tucker(shape, ranks, seed)
     indices = torch.tensor(cells)
     weights = torch.arange(1.0, 1.0 + len(cells), dtype=torch.float64)  # every entry has a gradient of its own
     expected = dense(part.core, list(part.tables))[tuple(indices.T)]
-    found = part(indices)
+    with pytest.MonkeyPatch.context() as patch:
+        if room is not None:
+            patch.setitem(module.STEPS, "cpu", module.shaped_step)
+            patch.setattr(module, "ROOM", room)
+        found = part(indices)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
     slopes = torch.autograd.grad(found @ weights, list(part.parameters()))
     torch.testing.assert_close(
@@ -115,6 +120,22 @@ def test_both_ways_of_contraction_are_taken_by_a_model_and_agree(gathers):
     scattered = torch.randperm(len(cells), generator=torch.Generator().manual_seed(0))[:20]  # few of the pairs
     torch.testing.assert_close(part(cells[scattered]), together[scattered], rtol=1e-12, atol=1e-13)
     assert len(gathers) == 2  # all modes but the first
+
+
+@pytest.mark.parametrize("room", [0, 400, 1 << 20])
+def test_as_on_a_gpu_a_batch_is_not_looked_at_unless_room_is_short(room, gathers, monkeypatch):
+    part, looks = random_tucker((4, 5, 60, 50), (2, 3, 4, 2)), []
+    unique = torch.unique
+    monkeypatch.setattr(torch, "unique", lambda *given, **how: looks.append(1) or unique(*given, **how))
+    monkeypatch.setitem(module.STEPS, "cpu", module.shaped_step)
+    cells = torch.stack(
+        [torch.randint(size, (30,), generator=torch.Generator().manual_seed(size)) for size in (4, 5, 60, 50)], 1
+    )
+    monkeypatch.setattr(module, "ROOM", room)
+    found = part(cells)
+    torch.testing.assert_close(found, dense(part.core, list(part.tables))[tuple(cells.T)], rtol=1e-11, atol=1e-12)
+    # 4 labels, then 20 pairs of them, by one product each; the others entry by entry
+    assert (len(looks), len(gathers)) == {0: (8, 2), 400: (0, 2), 1 << 20: (0, 2)}[room]
 
 
 @pytest.mark.parametrize(("shape", "ranks"), CASES)

@@ -181,11 +181,17 @@ def test_fits_on_a_gpu_name_their_engine_and_are_as_good_as_on_the_cpu(clear, re
         assert rmse(result.predict(clear.valid.indices), clear.valid.values) == pytest.approx(best.valid_loss, rel=1e-3)
 
 
-def test_tucker_is_trained_on_a_gpu(clear):
+def test_tucker_is_trained_on_a_gpu_without_waiting_for_it(clear, monkeypatch):
+    record, unrecorded = GraphDescent._record_both, []
+    monkeypatch.setattr(
+        GraphDescent, "_record_both", lambda self, *given: record(self, *given) or unrecorded.append(self.unrecorded)
+    )
     recipe = make_recipe("paper", batch_size=256, refine_epochs=10, warm_epochs=2, rounds=2)
     result = fit(JointModel(clear.train.shape, (0, 3), linear="tucker:2"), clear, recipe, device="cuda")
     assert result.engine == "triton"
     assert not result.failed
+    assert unrecorded
+    assert not any(unrecorded)
     assert result.history[-1].train_loss < result.history[0].train_loss
 
 

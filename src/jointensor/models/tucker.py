@@ -4,12 +4,15 @@ Done naively, an entry costs Π_n K_n multiplications: 160,000 for four modes of
 contracted with one mode after the other, short modes first, and only once for every *distinct*
 combination of labels that a batch holds: once per hour, once per hour and day, and so on. What is left
 for each entry is a small matrix between its two longest modes, 400 multiplications in the example.
+
+A GPU is not asked which combinations those are: it would be waited for. There all combinations are
+contracted that labels can form, while they are not many more than entries; then each entry's own.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +21,9 @@ from jointensor.errors import ConfigError
 
 MOST_CORE = 10_000_000
 """Largest core that is built, in numbers."""
+
+ROOM = 1 << 28
+"""Most numbers that one contraction may take where nobody looks which combinations occur; a gibibyte."""
 
 
 class Tucker(nn.Module):
@@ -48,12 +54,39 @@ class Tucker(nn.Module):
         """Values of the entries, ``(batch, modes)`` → ``(batch,)``."""
         left = self.core.permute(self.order).unsqueeze(0)  # what is left of the core, (combinations, K, …, K)
         which = torch.zeros_like(indices[:, 0], dtype=torch.int64)  # the combination of each entry, (batch,)
+        step = STEPS.get(indices.device.type, distinct_step)
         for n in self.order:
-            cells = which * self.shape[n] + indices[:, n]  # longer by one mode
-            distinct, which = torch.unique(cells, return_inverse=True)
-            parents, labels = distinct // self.shape[n], distinct % self.shape[n]
-            left = contract(left, parents, self.tables[n], labels)
+            left, which = step(left, which, self.tables[n], indices[:, n])
         return left[which]
+
+
+def distinct_step(left: Tensor, which: Tensor, table: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Contract one mode for the combinations that occur; what is left of each, and the combination of each entry.
+
+    ``left (combinations, K, …)``, ``table (I, K)``, ``which`` and ``labels (batch,)``.
+    """
+    cells = which * len(table) + labels  # longer by one mode
+    distinct, which = torch.unique(cells, return_inverse=True)
+    return contract(left, distinct // len(table), table, distinct % len(table)), which
+
+
+def shaped_step(left: Tensor, which: Tensor, table: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The same by shapes alone, without a look at the labels; only where it would take too much room as above."""
+    batch, pairs, (rank, *rest) = len(labels), len(left) * len(table), left.shape[1:]
+    size = math.prod(rest)  # of what will be left
+    flat = left.reshape(len(left), rank, size)
+    if pairs <= 2 * batch and pairs * size <= ROOM:  # all that labels can form
+        grid = torch.matmul(table, flat)  # (combinations, I, size)
+        return grid.reshape(pairs, *rest), which * len(table) + labels
+    if batch * rank * size <= ROOM:  # every entry for itself
+        rows = table.index_select(0, labels)  # (batch, K)
+        made = torch.bmm(rows.unsqueeze(1), flat.index_select(0, which)).squeeze(1)  # (batch, size)
+        return made.reshape(batch, *rest), torch.arange(batch, device=labels.device)
+    return distinct_step(left, which, table, labels)
+
+
+STEPS: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]] = {"cuda": shaped_step}
+"""How a mode is contracted on a kind of device; elsewhere by :func:`distinct_step`."""
 
 
 def contract(left: Tensor, parents: Tensor, table: Tensor, labels: Tensor) -> Tensor:
