@@ -91,7 +91,8 @@ def fit_bias_streamed(
             trial.judge(round_, mean, valid)
     best = min(trials, key=lambda trial: trial.lowest)
     tables = tuple(_table(n, one, labels) for n, (one, labels) in enumerate(zip(best.best, counts, strict=True)))
-    return Tables(mean, tables, (best.shrinkage,) * len(counts), best.rounds)
+    shrinkage = (best.shrinkage,) * len(counts)
+    return Tables(mean, tables, shrinkage, (shrinkage,) * best.rounds)
 
 
 def _table(n: int, effects: NDArray[np.float64], counts: NDArray[np.int64]) -> Table:

@@ -33,7 +33,7 @@ ROUNDS = 20
 """Most passes over all tables; fitting stops earlier when validation no longer improves."""
 
 REFITS = 4
-"""Passes over all tables where their shrinkage is known, and how many there were is not."""
+"""Passes over all tables where only their last shrinkage is known."""
 
 CHECKED = 200_000
 """Validation entries that are enough to choose the shrinkage of tables."""
@@ -88,8 +88,8 @@ class Tables:
     mean: float
     tables: tuple[Table, ...]
     shrinkage: tuple[float, ...]
-    rounds: int = 0
-    """Passes over all tables; 0 where nobody counted."""
+    passes: tuple[tuple[float, ...], ...] = ()
+    """λ of every table in every pass over them, as they were chosen; empty where nobody kept them."""
 
     def predict(self, indices: NDArray[np.integer]) -> NDArray[np.float64]:
         """Sum of the numbers found; a combination never observed adds nothing."""
@@ -121,16 +121,22 @@ def fit_tables(train: SparseTensor, valid: SparseTensor) -> Tables:
 
 
 def refit_tables(like: Tables, train: SparseTensor) -> Tables:
-    """Tables of the same modes, shrunk alike, for other entries; those that were shrunk away are left out."""
-    kept = [(one.modes, shrunk) for one, shrunk in zip(like.tables, like.shrinkage, strict=True) if shrunk < math.inf]
+    """Tables of the same modes for other entries, shrunk alike in every pass; those that end shrunk away are left out.
+
+    The last shrinkage alone would not do: what a table leaves to others depends on how it was shrunk before.
+    """
+    passes = like.passes or (like.shrinkage,) * REFITS
+    used = [n for n, each in enumerate(zip(*passes, strict=True)) if min(each) < math.inf]
     none = train.take(np.zeros(0, dtype=np.int64))
-    parts = in_threads(lambda one: _Fitting(train, none, one[0]), kept)
+    parts = in_threads(lambda n: _Fitting(train, none, like.tables[n].modes), used)
     mean = float(train.values.mean(dtype=np.float64))
     left = train.values.astype(np.float64) - mean
-    for _ in range(like.rounds or REFITS):
-        for part, (_, shrunk) in zip(parts, kept, strict=True):
-            part.refit(left, np.zeros(0), (shrunk,))
-    return Tables(mean, tuple(part.table for part in parts), tuple(shrunk for _, shrunk in kept), like.rounds)
+    for chosen in passes:
+        for n, part in zip(used, parts, strict=True):
+            part.refit(left, np.zeros(0), (chosen[n],))
+    kept = [(n, part) for n, part in zip(used, parts, strict=True) if part.shrinkage < math.inf]
+    tables, shrinkage = tuple(part.table for _, part in kept), tuple(part.shrinkage for _, part in kept)
+    return Tables(mean, tables, shrinkage, tuple(tuple(chosen[n] for n, _ in kept) for chosen in passes))
 
 
 class _Fitting:
@@ -182,17 +188,18 @@ def _backfit(
     left = train.values.astype(np.float64) - mean  # (training entries,)
     valid_left = valid.values.astype(np.float64) - mean
     lowest, best = math.inf, Tables(mean, (), ())
+    passes: list[tuple[float, ...]] = []
     for part in parts:
         part.reset()
-    for round_ in range(1, ROUNDS + 1):
+    for _ in range(ROUNDS):
         for part in parts:
             part.refit(left, valid_left, grid)
+        passes.append(tuple(part.shrinkage for part in parts))
         if len(valid):
             error = math.sqrt(np.mean(valid_left**2))
         else:
             error = math.sqrt((left @ left + sum(part.penalty for part in parts)) / len(left))
         if error > lowest * (1 - (1e-4 if len(valid) else 1e-9)):
             break
-        shrinkage = tuple(part.shrinkage for part in parts)
-        lowest, best = error, Tables(mean, tuple(part.table for part in parts), shrinkage, round_)
+        lowest, best = error, Tables(mean, tuple(part.table for part in parts), passes[-1], tuple(passes))
     return lowest, best

@@ -153,14 +153,10 @@ def _pack_tables(tables: Tables) -> tuple[Config, Numbers]:
         numbers[f"{n}.keys"] = torch.as_tensor(np.ascontiguousarray(table.keys))
         numbers[f"{n}.effects"] = torch.as_tensor(np.ascontiguousarray(table.effects))
     each = [{"modes": list(map(int, table.modes)), "sizes": list(map(int, table.sizes))} for table in tables.tables]
-    shrinkage = [None if not math.isfinite(one) else one for one in tables.shrinkage]
-    return {
-        "kind": "tables",
-        "mean": tables.mean,
-        "tables": each,
-        "shrinkage": shrinkage,
-        "rounds": tables.rounds,
-    }, numbers
+    shrinkage, *passes = (
+        [None if not math.isfinite(one) else one for one in some] for some in (tables.shrinkage, *tables.passes)
+    )
+    return {"kind": "tables", "mean": tables.mean, "tables": each, "shrinkage": shrinkage, "passes": passes}, numbers
 
 
 def _unpack_tables(config: Config, numbers: Numbers, _: object) -> Tables:
@@ -168,8 +164,12 @@ def _unpack_tables(config: Config, numbers: Numbers, _: object) -> Tables:
         checked_table(one["modes"], one["sizes"], numbers[f"{n}.keys"], numbers[f"{n}.effects"])
         for n, one in enumerate(config["tables"])
     ]
-    shrinkage = tuple(math.inf if one is None else float(one) for one in config["shrinkage"])
-    return Tables(float(config["mean"]), tuple(tables), shrinkage, int(config["rounds"]))
+    stored = config.get("passes", [config["shrinkage"]] * int(config.get("rounds", 0)))  # once they were but counted
+    shrinkage, *passes = (
+        tuple(math.inf if one is None else float(one) for one in some) for some in (config["shrinkage"], *stored)
+    )
+    must_fit(all(len(one) == len(tables) for one in passes), "shrinkage of tables")
+    return Tables(float(config["mean"]), tuple(tables), shrinkage, tuple(passes))
 
 
 TREES = ("edges", "nodes", "values", "roots")
