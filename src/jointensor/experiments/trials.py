@@ -20,7 +20,9 @@ from jointensor.experiments.candidates import Candidate, Fitted, candidates_for,
 from jointensor.experiments.dealing import Result, deal
 from jointensor.experiments.folds import FOLDS, held_out, make_folds, settled_by_others
 from jointensor.experiments.mixing import Errors, squared_error
+from jointensor.experiments.rehearsal import rehearse, scene_of
 from jointensor.training.ensemble import Part
+from jointensor.training.fit import pick_device
 from jointensor.training.weights import load_predictor, save_predictor
 from jointensor.training.world import ALONE, World
 
@@ -92,6 +94,7 @@ class Trials:
         self.refitted: dict[tuple[str, int, int], Result] = {}
         """Fits to all entries: by name, number of entries, seed; and further folds: by name, -1, fold."""
         self.interrupted = False
+        self.rehearsed: set[object] = {None}
 
     def left(self, share: float = 1.0) -> float:
         """Seconds until a share of the budget is used up, by the clock of the first process."""
@@ -118,6 +121,7 @@ class Trials:
 
     def _trained_shortly(self, candidate: Candidate) -> Result:
         train, valid = self.parts(0)
+        self._rehearse(candidate)
         begin = time.monotonic()
         try:
             found = fit_candidate(
@@ -162,6 +166,7 @@ class Trials:
             if path is not None and path.exists():
                 found = Fitted(load_predictor(path), 0.0)
             else:
+                self._rehearse(candidate)
                 most = min(self.left_here(1 - RESERVE), candidate.share * self.budget)
                 found = fit_candidate(candidate, train, valid, budget=max(most, 1.0), **self.how)
             found.part.predict(valid.indices[:1])  # what a first answer compiles or loads is not what answers take
@@ -172,6 +177,13 @@ class Trials:
         if not np.isfinite(predicted).all():
             return Result(failure="its answers are not numbers")
         return Result(found.part, found.seconds, predicted, time.monotonic() - begin)
+
+    def _rehearse(self, candidate: Candidate) -> None:
+        """Have compiled what a candidate needs, once; on a GPU little is compiled that other shapes need, too."""
+        scene = scene_of(candidate)
+        if scene not in self.rehearsed and pick_device(self.how["device"]).type == "cpu":
+            self.rehearsed.add(scene)
+            rehearse(candidate, self.tensor, budget=max(self.left_here(1 - RESERVE), 1.0), **self.how)
 
     def asking(self, names: Iterable[str], folds: int) -> float:
         """Seconds in which candidates answer for all entries, for neighbours to know what is left of them; none where
