@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -183,7 +184,8 @@ class Trials:
         scene = scene_of(candidate)
         if scene not in self.rehearsed and pick_device(self.how["device"]).type == "cpu":
             self.rehearsed.add(scene)
-            rehearse(candidate, self.tensor, budget=max(self.left_here(1 - RESERVE), 1.0), **self.how)
+            with suppress(*FAILURES):  # the fit itself will say so
+                rehearse(candidate, self.tensor, budget=max(self.left_here(1 - RESERVE), 1.0), **self.how)
 
     def asking(self, names: Iterable[str], folds: int) -> float:
         """Seconds in which candidates answer for all entries, for neighbours to know what is left of them; none where
