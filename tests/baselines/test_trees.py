@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jointensor.baselines import Mean, fit_bias, fit_tables, fit_trees
+from jointensor.baselines import columns as column_module
 from jointensor.baselines import trees as module
-from jointensor.baselines.trees import PARTS, PATIENCE, SHRINKAGE, TAIL, Plan, binned, columns_of, edges_of, subsets_of
+from jointensor.baselines.columns import CLOSE, PARTS, SHRINKAGE, TAIL, binned, columns_of, edges_of, subsets_of
+from jointensor.baselines.trees import PATIENCE, Plan
 from jointensor.data.sparse import SparseTensor
 from jointensor.kernels.numba_trees import BINS, BLOCK, MOST_LEAVES, ask_trees, grow_tree
 from jointensor.metrics import rmse
@@ -236,7 +238,7 @@ def test_frequent_values_among_others_take_nothing_from_the_ends():
 
 
 def test_bins_are_made_from_some_entries_only(monkeypatch):
-    monkeypatch.setattr(module, "SAMPLE", 1000)
+    monkeypatch.setattr(column_module, "SAMPLE", 1000)
     column = np.random.default_rng(0).standard_normal(5000).astype(np.float32)
     assert np.array_equal(edges_of(column), edges_of(column[::6].copy()))
 
@@ -261,16 +263,19 @@ def test_a_heavy_tail_is_learnt_from_its_few_entries(monkeypatch):
 def test_labels_and_pairs_of_labels_are_looked_at_where_they_can_be_numbered():
     assert subsets_of((4, 3)) == [(0,), (1,)]
     assert subsets_of((2**31, 5, 2**31)) == [(0,), (1,), (2,), (0, 1), (1, 2)]
+    assert [s for s in subsets_of((4, 3, 5, 2)) if len(s) > 2] == [(0, 1, 2), (0, 1, 3), (0, 2, 3), (1, 2, 3)]
+    assert {len(s) for s in subsets_of((4, 3, 5, 2, 6))} == {1, 2, 4}
 
 
-def columns_by_hand(train, cells, trusted):
-    """Means and counts by labels and pairs, and positions; cell k sees the training entries ``trusted[k]``."""
+def columns_by_hand(train, cells, trusted, subsets=None):
+    """Means and counts by labels taken together, and positions; cell k sees the training entries ``trusted[k]``."""
     mean, rows = train.values.mean(dtype=np.float64), []
     for cell, seen in zip(cells, trusted, strict=True):
         rows.append([])
-        for modes in map(list, subsets_of(train.shape)):
+        for modes in map(list, subsets or subsets_of(train.shape)):
             own = train.values[seen][(train.indices[seen][:, modes] == cell[modes]).all(axis=1)].tolist()
-            rows[-1] += [(sum(own) + SHRINKAGE * mean) / (len(own) + SHRINKAGE), len(own)]
+            shrinkage = SHRINKAGE if len(modes) <= 2 else CLOSE
+            rows[-1] += [(sum(own) + shrinkage * mean) / (len(own) + shrinkage), len(own)]
     return np.hstack([rows, cells])
 
 
@@ -290,14 +295,14 @@ def test_answers_are_those_of_plain_sums_and_walks():
 @pytest.fixture
 def seen(monkeypatch):
     """What fit_trees encodes: the part of every entry, and its columns."""
-    pairs, encode = [], module._encode
+    pairs, encode = [], module.encode
 
     def spy(train, part):
         encoders, own = encode(train, part)
         pairs.append((part, np.stack(own, axis=1)))
         return encoders, own
 
-    monkeypatch.setattr(module, "_encode", spy)
+    monkeypatch.setattr(module, "encode", spy)
     return pairs
 
 
@@ -311,6 +316,35 @@ def test_columns_of_training_entries_leave_out_exactly_their_part(seen, groups):
     group = [tuple(cell[list(groups)]) if groups else k for k, cell in enumerate(train.indices)]
     assert len(set(zip(group, part, strict=True))) == len(set(group))
     assert len(set(part)) > min(PARTS, len(set(group))) / 2
+
+
+def test_all_labels_but_one_are_looked_at_where_they_tell_more_than_two_of_them(seen):
+    cells = tensor_of(0, 900, (12, 15, 10)).indices
+    cells = np.insert(cells, 2, cells[:, 0] % 3, axis=1)  # mode 0 tells mode 2
+    train = SparseTensor(cells, wavy(cells, np.random.default_rng(1)), (12, 15, 3, 10))
+    trees = fit_trees(train, train.take(NOBODY))
+    kept = [one.table.modes for one in trees.encoders]
+    assert [s for s in kept if len(s) < 3] == [s for s in subsets_of(train.shape) if len(s) < 3]
+    # two labels tell the third of (0, 1, 2) and (0, 2, 3), no two entries share (0, 1, 3)
+    assert [s for s in kept if len(s) > 2] == [(1, 2, 3)]
+    part, own = seen[0]
+    others = [np.flatnonzero(part != p) for p in part]
+    np.testing.assert_allclose(own, columns_by_hand(train, train.indices, others, kept)[:, :-4], rtol=1e-6)
+    everything = [np.arange(len(train))] * 50
+    asked = np.random.default_rng(1).integers(0, train.shape, size=(50, 4))
+    columns = np.stack(columns_of(trees.encoders, asked), axis=1)
+    np.testing.assert_allclose(columns, columns_by_hand(train, asked, everything, kept), rtol=1e-6)
+
+
+def test_what_entries_share_but_for_one_label_is_learnt():
+    """A message has its words whoever reads it: sender, word and day tell a value, no two of them do."""
+
+    def message(cells, rng):
+        return rng.standard_normal((12, 25, 20))[cells[:, 0], cells[:, 1], cells[:, 2]]
+
+    train, valid, test = cut(tensor_of(7, 30_000, (12, 25, 20, 10), message), 24_000, 27_000, 30_000)
+    found = fit_trees(train, valid).predict(test.indices)
+    assert rmse(found, test.values) < 0.4 * test.values.std()
 
 
 @pytest.mark.parametrize("groups", [(), (0,)])

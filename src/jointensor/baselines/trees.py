@@ -1,11 +1,8 @@
 """Boosted regression trees on what is known of the labels of an entry: what an analyst does with a wide table.
 
-Of every label, and of every pair of labels, a tree sees two columns: the mean value of the training entries that have
-it, shrunk, and how many those are; and of every mode the position of the label. How often labels occur is often
-telling (who posts much, posts shortly), and no factor model sees it.
-
-An entry must not find its own value in its columns: means of training entries leave out the part of the entries that
-theirs is in (the mean of all, which they are shrunk to, does not: it is the same for everybody).
+A tree sees the mean value of entries that share labels with this one, and how many those are
+(:mod:`~jointensor.baselines.columns`). How often labels occur is often telling (who posts much, posts shortly), and no
+factor model sees it.
 """
 
 from __future__ import annotations
@@ -16,24 +13,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from jointensor.baselines.tables import MAX_CELLS, Table
-from jointensor.data.sparse import SparseTensor, cell_keys, distinct_keys
+from jointensor.baselines.columns import PARTS, Encoder, binned, columns_of, edges_of, encode, positions
+from jointensor.data.sparse import SparseTensor
 from jointensor.data.split import groups_of
-from jointensor.kernels.numba_trees import BINS, ask_trees, grow_tree
+from jointensor.kernels.numba_trees import ask_trees, grow_tree
 from jointensor.threads import in_threads
-
-SHRINKAGE = 5.0
-"""Entries of average value that are added to every mean."""
-
-PARTS = 20
-"""Parts of the training entries that means are taken without."""
 
 LEAVES, LEAST, ROUNDS = 31, 20, 2000
 """Leaves of a tree, entries in a leaf, and most trees."""
@@ -50,32 +40,13 @@ LOOKED_AT = 10
 DEFAULT_ROUNDS = 100
 """Trees where there are no validation entries to count them by."""
 
-MOST, MOST_THERE, CHECKED, SAMPLE = 1_000_000, 4_000_000, 200_000, 200_000
-"""Entries that trees are grown from on the CPU and on a GPU, are stopped by, and that bins are made for; means and
-counts are those of all."""
-
-TAIL = 40
-"""Bins that are kept for the ends of a column: squared errors are made by few, large values."""
+MOST, MOST_THERE, CHECKED = 1_000_000, 4_000_000, 200_000
+"""Entries that trees are grown from on the CPU and on a GPU, and are stopped by; means and counts are those of all."""
 
 ROOT = np.zeros(1, dtype=np.int64)
 
 CHUNK = 1 << 18
 """Entries whose columns are there at a time."""
-
-
-@dataclass(frozen=True)
-class Encoder:
-    """Mean and number of training entries by the labels of some modes."""
-
-    table: Table
-    """Shrunk means; the last one is for combinations that were never observed."""
-    counts: NDArray[np.float32]
-    """``(combinations + 1,)``, the last one 0."""
-
-    def columns(self, indices: NDArray[np.integer]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """The two columns of entries."""
-        rows = self.table.find(indices)
-        return self.table.effects[rows].astype(np.float32), self.counts[rows]
 
 
 @dataclass(frozen=True)
@@ -152,11 +123,11 @@ def fit_trees(
     generator = np.random.default_rng([seed, 31])
     count, member = groups_of(train, groups)
     part = generator.integers(PARTS, size=count)[member]
-    encoders, own = _encode(train, part)
+    encoders, own = encode(train, part)
     on_gpu = device is not None and device.type == "cuda" and find_spec("triton") is not None
     chosen = _some(len(train), MOST_THERE if on_gpu else MOST, generator)
     valid = valid.take(_some(len(valid), CHECKED, generator))
-    columns = [column[chosen] for column in own + _positions(train.indices)]
+    columns = [column[chosen] for column in own + positions(train.indices)]
     edges = np.stack(in_threads(edges_of, columns))  # (columns, BINS - 1)
     bins, checked = binned(columns, edges), binned(columns_of(encoders, valid.indices), edges)
     mean = float(train.values.mean(dtype=np.float64))
@@ -233,84 +204,3 @@ def _grow_there(
     sizes = [2 * int(splits) + 1 for _, _, splits, _ in grown[:best]]
     nodes = [one[0][:size].cpu().numpy() for one, size in zip(grown, sizes, strict=False)]
     return nodes, [plan.rate * one[1][:size].double().cpu().numpy() for one, size in zip(grown, sizes, strict=False)]
-
-
-def subsets_of(shape: Sequence[int]) -> list[tuple[int, ...]]:
-    """Modes whose labels are looked at together: each alone, and pairs."""
-    every = [s for k in (1, 2) if k < len(shape) for s in combinations(range(len(shape)), k)]
-    return [s for s in every if math.prod(shape[n] for n in s) < MAX_CELLS]
-
-
-def _encode(train: SparseTensor, part: NDArray[np.integer]) -> tuple[tuple[Encoder, ...], list[NDArray[np.float32]]]:
-    """Encoders of all training entries, and the columns of those entries without the part that each is in."""
-    values = train.values.astype(np.float64)
-    mean = float(values.mean())
-
-    def encoded(modes: tuple[int, ...]) -> tuple[Encoder, list[NDArray[np.float32]]]:
-        sizes = tuple(train.shape[n] for n in modes)
-        keys, rows = distinct_keys(cell_keys(train.indices[:, modes], sizes), math.prod(sizes))
-        sums, counts = np.bincount(rows, values), np.bincount(rows).astype(np.float64)
-        effects = np.append((sums + SHRINKAGE * mean) / (counts + SHRINKAGE), mean)
-        encoder = Encoder(Table(modes, sizes, keys, effects), np.append(counts, 0).astype(np.float32))
-        shared, where = distinct_keys(rows * PARTS + part, len(keys) * PARTS)  # combination and part, (entries,)
-        other = sums[rows] - np.bincount(where, values, len(shared))[where]
-        many = counts[rows] - np.bincount(where, minlength=len(shared))[where]
-        own = ((other + SHRINKAGE * mean) / (many + SHRINKAGE)).astype(np.float32)
-        return encoder, [own, many.astype(np.float32)]
-
-    found = in_threads(encoded, subsets_of(train.shape))
-    return tuple(one for one, _ in found), [column for _, two in found for column in two]
-
-
-def columns_of(encoders: Sequence[Encoder], indices: NDArray[np.integer]) -> list[NDArray[np.float32]]:
-    """What trees see of entries: means and counts, then positions."""
-    found = in_threads(lambda one: one.columns(indices), encoders)
-    return [column for two in found for column in two] + _positions(indices)
-
-
-def _positions(indices: NDArray[np.integer]) -> list[NDArray[np.float32]]:
-    return [indices[:, n].astype(np.float32) for n in range(indices.shape[1])]
-
-
-def edges_of(column: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Values that part a column into bins, ``(BINS - 1,)``.
-
-    Values that many entries share have a bin of their own, the others bins of about as many entries each; and there
-    are more of them towards both ends.
-    """
-    column = column[:: 1 + len(column) // SAMPLE]
-    values, counts = np.unique(column, return_counts=True)
-    between = values[:-1]
-    if len(values) > BINS:
-        ends = 1 - 0.5 ** np.linspace(6, math.log2(len(column)), 3 * TAIL // 4)  # half of the rest, half of that, …
-        tails = np.quantile(column, np.concatenate([ends, 1 - ends[::3]]), method="lower")
-        for bins in range(BINS - TAIL, 0, -8):  # frequent values that lie apart from each other cost two edges each
-            between = np.union1d(_evenly(values, counts, bins), tails[tails < values[-1]])
-            if len(between) < BINS:
-                break
-    return np.pad(between, (0, BINS - 1 - len(between)), constant_values=np.inf).astype(np.float32)
-
-
-def _evenly(values: NDArray[np.float32], counts: NDArray[np.integer], bins: int) -> NDArray[np.float32]:
-    """Last value of every bin but the last: bins hold as many entries each, or one value that has more than that."""
-    alone = np.zeros(len(values), dtype=np.bool_)
-    while True:
-        size = counts[~alone].sum() / max(bins - alone.sum(), 1)
-        more = alone | (counts >= size)
-        if (more == alone).all() or more.sum() >= bins - 1:
-            break
-        alone = more
-    filled = np.cumsum(np.where(alone, 0, counts)) // size
-    last = (np.diff(filled) > 0) | alone[:-1] | alone[1:]
-    return values[:-1][last]
-
-
-def binned(columns: Sequence[NDArray[np.float32]], edges: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Number of the bin of every value, ``(entries, columns)``: how many edges lie below it."""
-    bins = np.empty((len(columns[0]), len(columns)), dtype=np.uint8)
-
-    def fill(c: int) -> None:
-        bins[:, c] = np.searchsorted(edges[c], columns[c])
-
-    in_threads(fill, range(len(columns)))
-    return bins

@@ -12,6 +12,7 @@ import numpy as np
 from numba import get_num_threads
 
 from jointensor.baselines import fit_bias, fit_tables, fit_trees, refit_tables
+from jointensor.baselines.columns import subsets_of
 from jointensor.data.sparse import SparseTensor
 from jointensor.data.split import Split
 from jointensor.models.joint import JointModel
@@ -113,7 +114,7 @@ def candidates_for(tensor: SparseTensor) -> list[Candidate]:
 
 def _growing(tensor: SparseTensor) -> float:
     """Seconds that trees take at least; two, so that nothing has to be compiled in a budget of a few seconds."""
-    columns = tensor.n_modes * (tensor.n_modes + 2)  # two per label and pair, and a position
+    columns = 2 * len(subsets_of(tensor.shape)) + tensor.n_modes  # two per label, pair and all but one; positions
     return 2.0 + ENCODING * len(tensor) * columns / min(get_num_threads(), THREADS)
 
 

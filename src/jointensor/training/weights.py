@@ -17,8 +17,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
+from jointensor.baselines.columns import Encoder
 from jointensor.baselines.tables import Mean, Tables
-from jointensor.baselines.trees import Encoder, Trees
+from jointensor.baselines.trees import Trees
 from jointensor.errors import JointensorError, RunError
 from jointensor.models.joint import JointModel
 from jointensor.training.calibration import LEVELS, Calibration
