@@ -8,19 +8,20 @@ validation entries of the first split and are fitted to training and validation 
 JSON file per tensor, split seed and model: a run that was cut off goes on where it stopped.
 
     mean bias tables interp     jointensor's baselines (fitted to the training entries, shrunk by validation)
-    cp:20 … julia:4/16          models of the paper by the recipe `default` (--specs takes others)
+    cp:20 … julia:4/16          models of the paper by the recipe `default` (--specs takes others, --recipe another)
     myfm                        Bayesian factorisation machine, with the labels seen together as features
     svd, svd++                  Surprise, the two modes with most labels
-    lightgbm                    boosted trees on labels encoded by their mean value
+    lightgbm                    boosted trees on labels and pairs of labels encoded by their mean value; :3 with triples
 """
 
 import argparse
 import json
+import re
 import time
 from pathlib import Path
 
 import numpy as np
-from auto_rivals import RIVALS
+from auto_rivals import OF_FOUR_MODES, RIVALS
 
 from jointensor.atomic import write_json
 from jointensor.baselines import fit_baselines
@@ -75,7 +76,7 @@ def cover(predicted, ends, values):
 
 def by_spec(text, parts, options):
     spec = parse_model(text)
-    recipe = spec.recipe("default")
+    recipe = spec.recipe(options.recipe)
     found = fit(spec.make(parts.train.shape, recipe), parts, recipe, device=options.device)
     return judged(found.predict(parts.test.indices), parts.test)
 
@@ -99,8 +100,9 @@ def models(parts, options, earlier):
     for name in ("mean", "bias", "tables", *(["interp"] if ordered else [])):
         yield name, lambda name=name: baseline(name)
     for text in options.specs:
-        yield text, lambda text=text: by_spec(text, parts, options)
-    for name, rival in RIVALS.items():
+        name = text if options.recipe == "default" else f"{text} by {options.recipe}"
+        yield name, lambda text=text: by_spec(text, parts, options)
+    for name, rival in (RIVALS | (OF_FOUR_MODES if parts.train.n_modes == 4 else {})).items():
         yield name, lambda name=name, rival=rival: by_rival(rival, parts, earlier(name))
 
 
@@ -109,7 +111,7 @@ def run(options):
     rule = "" if options.split == "standard" else "." + options.split.replace(":", "-").replace(",", "-")
 
     def place(seed, name):
-        return options.out / f"{options.source.stem}{rule}.{seed}.{name.replace('/', '-').replace(':', '-')}.json"
+        return options.out / f"{options.source.stem}{rule}.{seed}.{re.sub('[/: ]', '-', name)}.json"
 
     def earlier(name):
         first = place(0, name)
@@ -162,6 +164,7 @@ def table(out):
 NAMES = {
     "auto": "`auto`",
     "lightgbm": "LightGBM on encoded labels, pairs and counts",
+    "lightgbm:3": "– and triples, where there are four modes",
     "myfm": "myFM, with implicit labels up to 400,000 entries",
     "svd++": "Surprise SVD++",
     "svd": "Surprise SVD",
@@ -246,6 +249,7 @@ def main():
     parser.add_argument("--budget", type=float, default=600)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--specs", nargs="*", default=SPECS)
+    parser.add_argument("--recipe", default="default", help="of the models of the paper")
     parser.add_argument("--only", nargs="*", help="models to run, by name")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results") / "auto")
     parser.add_argument("--table", action="store_true", help="print what there is")

@@ -5,6 +5,8 @@ returns its predictions of the test entries and its choice.
 """
 
 import os
+from functools import partial
+from itertools import combinations
 
 import numpy as np
 
@@ -97,8 +99,8 @@ def _frame(tensor, first, second):
     )
 
 
-def lightgbm(parts, known, leaves=(31, 127), rounds=2000):
-    """Boosted trees on labels and pairs of labels encoded by out-of-fold means, with their counts."""
+def lightgbm(parts, known, leaves=(31, 127), rounds=2000, together=(1, 2)):
+    """Boosted trees on labels and labels ``together`` encoded by out-of-fold means, with their counts."""
     import lightgbm as package
 
     def features(train, asked, own):
@@ -106,9 +108,7 @@ def lightgbm(parts, known, leaves=(31, 127), rounds=2000):
         folds = np.random.default_rng(0).integers(5, size=len(train))
         mean = float(train.values.mean())
         columns = []
-        subsets = [(n,) for n in range(train.n_modes)]
-        subsets += [(n, m) for n in range(train.n_modes) for m in range(n)]
-        for modes in subsets:
+        for modes in (one for count in together for one in combinations(range(train.n_modes), count)):
             keys = [_key(one.indices, modes, train.shape) for one in (train, asked)]
             names, place = np.unique(keys[0], return_inverse=True)
             where = np.minimum(np.searchsorted(names, keys[1]), len(names) - 1)
@@ -156,3 +156,6 @@ def _key(indices, modes, shape):
 
 
 RIVALS = {"myfm": myfm, "svd": surprise_model("SVD"), "svd++": surprise_model("SVDpp"), "lightgbm": lightgbm}
+
+OF_FOUR_MODES = {"lightgbm:3": partial(lightgbm, together=(1, 2, 3))}
+"""With what `auto` sees of tensors of four modes, too."""

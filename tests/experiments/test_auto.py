@@ -279,6 +279,21 @@ def test_a_candidate_that_fails_is_told_and_left_out(offer, planted):
     assert "broken: failed, out of memory" in notes
 
 
+@pytest.mark.parametrize(("linear", "hopeless"), [("mean", True), ("mean+bias+cp:2", False)])
+def test_another_of_a_kind_is_tried_early_where_the_first_is_out_of_the_race(offer, linear, hopeless):
+    first = Candidate("first", "joint", 5, linear=linear, core=True)
+    second = Candidate("second", "joint", 6, linear="mean+bias+cp:2", second=True)
+    offer(BIAS, first, second)
+    notes: list[str] = []
+    search = Search(additive((60, 50), 2500), budget=LONG, device="cpu", on_note=notes.append)
+    search._screen_core()
+    search._screen_second()
+    assert ("second" in search.trials) == hopeless
+    search._screen_networks()
+    assert any(note.startswith("second, shortly") for note in notes) == (not hopeless)
+    assert "second" in search.trials
+
+
 def test_the_simplest_of_equals_is_named(offer):
     """Tables of a tensor that is additive are biases with some noise: never far off, and less simple."""
     tensor, _ = make_joint((9, 8, 7), (1, 0), observed=400, seed=0)

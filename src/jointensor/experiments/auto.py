@@ -1,6 +1,7 @@
 """``--rank auto``: try structures on folds of the entries, keep what validates, and say why.
 
-screen     candidates on the first fold: a core, then richer multilinear parts, as far as all folds could be afforded
+screen     candidates on the first fold: a core (the network alone where JULIA is out of the race), then richer
+           multilinear parts, as far as all folds could be afforded
 cross-fit  the few that are good together on the other folds: every entry is predicted by models that did not see it
 once more  further networks, shortly first, the better half of them in full; those that help on the other folds
 mix        weights that predict those entries best
@@ -42,6 +43,7 @@ class Search(Trials):
         """All stages; an interrupt goes on with what there is."""
         with self._until_interrupted():
             self._screen_core()
+            self._screen_second()
             self._screen_drawn()
             self._cross_fit()
             self._screen_networks()
@@ -72,6 +74,12 @@ class Search(Trials):
                     chosen.append(Trial(candidate))
             self._try(chosen)
 
+    def _screen_second(self) -> None:
+        """Others of a kind whose one in the core is out of the race: it may not be the kind that fails."""
+        waiting = [one for one in self.offered if one.second and self._out_of_the_race(one.kind)]
+        for some in self._in_turns([one for one in waiting if self._affords(one)]):
+            self._try([Trial(one) for one in some])
+
     def _in_turns(self, things: Sequence[T]) -> Iterator[Sequence[T]]:
         """As many at a time as there are processes."""
         for first in range(0, len(things), self.world.size):
@@ -87,7 +95,8 @@ class Search(Trials):
         more = [one for one in self.offered if not one.core]
         for some in self._in_turns([one for one in more if one.kind == "joint" and one.after is not None]):
             self._try_if_worth([Trial(one) for one in some if one.after == self._best_of("joint")])
-        networks = [Trial(one) for one in more if one.kind == "joint" and one.after is None]
+        rest = [one for one in more if one.kind == "joint" and one.after is None]
+        networks = [Trial(one) for one in rest if one.name not in self.trials]
         for few in self._in_turns(networks):  # successive halving: a few epochs each, then the better half in full
             self.fit_shortly([trial for trial in few if self._affords(trial.candidate)])
         tried = sorted((one for one in networks if one.short is not None), key=lambda one: one.short or math.inf)
@@ -102,16 +111,19 @@ class Search(Trials):
         """Where there is time, and their kind is not out of the race."""
         chosen = []
         for trial in trials:
-            best = min((self.mse(one, [0]) for one in self.done([0]).values()), default=math.inf)
-            kind = trial.candidate.kind
-            same = [self.mse(one, [0]) for one in self.done([0]).values() if one.candidate.kind == kind]
-            if same and min(same) > HOPELESS * best:
+            if self._out_of_the_race(trial.candidate.kind):
                 continue
             if self._affords(trial.candidate):
                 chosen.append(trial)
             else:
                 self._skip(trial.candidate)
         self._try(chosen)
+
+    def _out_of_the_race(self, kind: str) -> bool:
+        """Whether the best of a kind is far behind the best of all."""
+        done = self.done([0]).values()
+        same = [self.mse(one, [0]) for one in done if one.candidate.kind == kind]
+        return bool(same) and min(same) > HOPELESS * min(self.mse(one, [0]) for one in done)
 
     def _affords(self, candidate: Candidate) -> bool:
         """Whether there is time to fit a candidate to all folds."""

@@ -53,6 +53,8 @@ class Candidate:
     """To the recipe; options of trees."""
     core: bool = False
     """Tried before all others."""
+    second: bool = False
+    """Tried next where the core's one of its kind is out of the race."""
     after: str | None = None
     """Tried only where this one is the best of its kind."""
     effort: float = 1.0
@@ -105,8 +107,10 @@ def candidates_for(tensor: SparseTensor) -> list[Candidate]:
     if smooth:
         found.append(Candidate(shared + "+smooth", "drawn", 4, linear=shared + smooth, effort=2.5))
     found.append(Candidate(wide, "drawn", 11, linear=wide, after=shared, effort=4.0))
-    # the paper's grid, and either half alone
-    found += [Candidate(f"julia:{r}/{f}", "joint", 7, (r, f)) for r, f in ((10, 10), (16, 4), (0, 20), (20, 0))]
+    # the paper's grid, and either half alone; the network comes early where JULIA fails: it may be g that does
+    found += [
+        Candidate(f"julia:{r}/{f}", "joint", 7, (r, f), second=not r) for r, f in ((10, 10), (16, 4), (0, 20), (20, 0))
+    ]
     found.append(Candidate("avocado:20", "joint", 8, (0, 20), nonlinear="avocado"))
     found.append(Candidate("julia:4/32", "joint", 13, (4, 32), after="julia:4/16", effort=2.5))
     return found
