@@ -108,14 +108,16 @@ def _remember(
     """Memory of what the mix leaves of entries that were left out; or of all entries, where that is better."""
     along = search.along()
 
-    def learnt(entries: SparseTensor, residuals: NDArray[Any], folds: NDArray[Any], *, tables: bool) -> Remembered:
-        return fit_memory(entries, residuals, folds, tables=tables, along=along, groups=search.groups)
+    def learnt(entries: SparseTensor, residuals: NDArray[Any], folds: NDArray[Any], **how: Any) -> Remembered:
+        return fit_memory(entries, residuals, folds, along=along, groups=search.groups, **how)
 
     def judged(memory: Remembered) -> tuple[float, Remembered]:
         count, error = replace(bare, memory=memory.parts).enough_memory(search.fresh)
         return error, memory.first(count)
 
-    memory = learnt(search.tensor.take(where), left, search.folds[where], tables=tables)
+    # Residuals of partners were left by models that knew the entry: only untouched ones tell what that is worth.
+    beside = search.beside(len(where)) if len(search.fresh) and not search.interrupted else []
+    memory = learnt(search.tensor.take(where), left, search.folds[where], tables=tables, beside=beside)
     if not len(search.fresh):
         return memory
     error, memory = judged(memory)

@@ -24,6 +24,7 @@ from jointensor.experiments.mixing import Errors, squared_error
 from jointensor.experiments.rehearsal import rehearse, scene_of
 from jointensor.training.ensemble import Part
 from jointensor.training.fit import pick_device
+from jointensor.training.partners import SECONDS
 from jointensor.training.weights import load_predictor, save_predictor
 from jointensor.training.world import ALONE, World
 
@@ -32,6 +33,9 @@ RESERVE = 0.12
 
 FAILURES = (ArithmeticError, MemoryError, RuntimeError)
 """What may become of a fit without the others being concerned: it diverged, or a device's memory is full."""
+
+HALF = 0.5
+"""Share of the time that is left at the end that partners may be looked for in."""
 
 CHANCE = 0.03
 """Share of a network's squared error that the mean of many of them would not have, at least: 0.04 and 0.11 on entries
@@ -221,6 +225,11 @@ class Trials:
         """
         ordered = [n for n, mode in enumerate(self.tensor.modes) if mode.order != "none"]
         return [n for n in ordered if n in self.groups] if self.groups else ordered
+
+    def beside(self, entries: int) -> list[int]:
+        """Modes whose labels may have partners; none where it would take too long to find them."""
+        modes = [n for n in range(self.tensor.n_modes) if n in self.groups or not self.groups]
+        return modes if (len(modes) + 2) * SECONDS * entries < HALF * self.left() else []
 
     def done(self, folds: list[int]) -> dict[str, Trial]:
         """Trials that were fitted to all these folds."""

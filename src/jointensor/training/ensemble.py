@@ -1,4 +1,4 @@
-"""Several models as one: a mean of members, what neighbours and tables know of its residuals, and an interval."""
+"""Several models as one: a mean of members, what memory knows of its residuals, and an interval."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from jointensor.data.sparse import SparseTensor
 from jointensor.models.joint import JointModel
 from jointensor.training.calibration import Calibration
 from jointensor.training.local import Local
+from jointensor.training.partners import Partners
 from jointensor.training.predictor import Predictor, interval_of
 
 Part = Predictor | Tables | Trees | Mean
-Memory = Local | Tables
+Memory = Local | Partners | Tables
 
 CHUNK = 1 << 18
 """Entries that are on their way at a time."""

@@ -7,7 +7,7 @@ last, and learn from residuals of entries that were left out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,13 @@ from jointensor.data.sparse import SparseTensor
 from jointensor.data.split import groups_of
 from jointensor.training.ensemble import Memory
 from jointensor.training.local import Local, numbered
+from jointensor.training.partners import Partners, fit_partners
 
 WORTH = 0.002
 """Share of the squared error that a part must take away to be kept."""
+
+THIRDS = 3
+"""Parts of the entries that partners and tables are judged by, where there are no more folds or more would cost."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +64,10 @@ def fit_memory(
     *,
     tables: bool = True,
     along: Sequence[int] | None = None,
+    beside: Sequence[int] = (),
     groups: Sequence[int] = (),
 ) -> Remembered:
-    """Neighbours along every ordered mode, then tables, as far as they take away some of the error.
+    """Neighbours along every ordered mode, then partners, then tables, as far as they take away some of the error.
 
     Parameters
     ----------
@@ -76,44 +81,78 @@ def fit_memory(
         Whether tables are tried at all.
     along
         Modes whose neighbours are asked; all ordered ones where it is not said.
+    beside
+        Modes whose labels may have partners.
     groups
         Modes whose labels, taken together, will be new in what is asked.
     """
-    left = residuals.astype(np.float64)
-    heard: list[NDArray[np.float64]] = []
-    parts: list[Memory] = []
-    notes: list[tuple[str, float]] = []
+    kept = _Kept(residuals.astype(np.float64))
     if along is None:
         along = [n for n, mode in enumerate(tensor.modes) if mode.order != "none"]
     tried = [_Along(tensor, n) for n in along if numbered(tensor.shape)]
     while tried:
-        found = [(one, *one.fit(left)) for one in tried]
-        gains = [_gain(left, said) for _, _, said in found]
-        best = int(np.argmax(gains))
-        one, part, said = found[best]
-        notes.append((one.name, gains[best]))
-        if gains[best] < WORTH:
+        found = [(one, *one.fit(kept.left)) for one in tried]
+        one, part, said = max(found, key=lambda item: kept.gain(item[2]))
+        if not kept.offer(one.name, part, said):
             break
-        parts.append(part)
-        heard.append(said)
-        left = left - said
-        tried = [other for other in tried if other is not one]
+        tried.remove(one)
+    if len(beside) and numbered(tensor.shape):
+        _offer_partners(kept, tensor, beside, _thirds(tensor, folds, groups))
     if tables and tensor.n_modes > 2:
-        table, said = _cross_fit_tables(tensor, left, folds, groups)
-        gain = _gain(left, said)
-        notes.append(("tables", gain))
-        if gain >= WORTH:
-            parts.append(table)
-            heard.append(said)
-            left = left - said
-    notes.sort(key=lambda note: note[1] < WORTH)
-    return Remembered(tuple(parts), left, tuple(notes), tuple(heard))
+        kept.offer("tables", *_cross_fit_tables(tensor, kept.left, folds, groups))
+    kept.notes.sort(key=lambda note: note[1] < WORTH)
+    return Remembered(tuple(kept.parts), kept.left, tuple(kept.notes), tuple(kept.said))
 
 
-def _gain(left: NDArray[np.float64], said: NDArray[np.float64]) -> float:
-    """Share of the squared error that is taken away."""
-    size = float(np.mean(left**2))
-    return 1 - float(np.mean((left - said) ** 2)) / size if size else 0.0
+@dataclass
+class _Kept:
+    """What was worth keeping so far."""
+
+    left: NDArray[np.float64]
+    """Of the residuals, by the parts that are kept."""
+    parts: list[Memory] = field(default_factory=list)
+    said: list[NDArray[np.float64]] = field(default_factory=list)
+    notes: list[tuple[str, float]] = field(default_factory=list)
+
+    def gain(self, said: NDArray[np.float64]) -> float:
+        """Share of the squared error that is taken away."""
+        size = float(np.mean(self.left**2))
+        return 1 - float(np.mean((self.left - said) ** 2)) / size if size else 0.0
+
+    def offer(self, name: str, part: Memory, said: NDArray[np.float64]) -> bool:
+        """Keep a part if it is worth it; whether it was."""
+        gain = self.gain(said)
+        self.notes.append((name, gain))
+        if gain < WORTH:
+            return False
+        self.parts.append(part)
+        self.said.append(said)
+        self.left = self.left - said
+        return True
+
+
+def _offer_partners(kept: _Kept, tensor: SparseTensor, modes: Sequence[int], folds: NDArray[np.integer]) -> None:
+    """Partners along modes, those first that tell most by themselves."""
+
+    def found(mode: int) -> tuple[Partners, NDArray[np.float64]] | None:
+        return fit_partners(tensor.indices, kept.left, folds, mode, tensor.shape)
+
+    first = {n: one for n in modes if (one := found(n)) is not None}
+    order = sorted(first, key=lambda n: -kept.gain(first[n][1]))
+    fresh = True  # nothing was kept since they were found
+    for n in order:
+        again = first[n] if fresh or kept.gain(first[n][1]) < WORTH else found(n)
+        if again is not None:
+            fresh = not kept.offer(f"partners:{tensor.modes[n].name}", *again) and fresh
+
+
+def _thirds(tensor: SparseTensor, folds: NDArray[np.integer], groups: Sequence[int]) -> NDArray[np.integer]:
+    """Three parts, of whole folds where there are as many."""
+    names, which = np.unique(folds, return_inverse=True)
+    if len(names) >= THIRDS:
+        return which % THIRDS
+    count, member = groups_of(tensor, groups)
+    return (np.random.default_rng(0).permutation(count) % THIRDS)[member]
 
 
 class _Along:
@@ -137,8 +176,7 @@ def _cross_fit_tables(
     values = tensor.with_values(left)
     said = np.zeros(len(left))
     if (folds == folds[0]).all():  # everything was left out at once: any parts will do
-        count, member = groups_of(tensor, groups)
-        folds = (np.random.default_rng(0).permutation(count) % 3)[member]
+        folds = _thirds(tensor, folds, groups)
     names = np.unique(folds)
     first = folds == names[0]
     shape = fit_tables(values.take(np.flatnonzero(~first)), values.take(np.flatnonzero(first)))

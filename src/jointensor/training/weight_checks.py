@@ -21,6 +21,7 @@ from jointensor.registry import parse_spec
 from jointensor.training.calibration import GRID, LEVELS, Calibration
 from jointensor.training.ensemble import Ensemble
 from jointensor.training.local import Local
+from jointensor.training.partners import MOST, Partners
 from jointensor.training.predictor import Predictor
 
 Numbers = dict[str, Tensor]
@@ -139,6 +140,19 @@ def check_local(local: Local) -> None:
     must_fit(all(0 <= getattr(local, name) < 2**62 for name in LAW) and local.length, "law of neighbours")
 
 
+def check_partners(part: Partners) -> None:
+    """Partners are labels of the mode, and their residuals where they are looked for."""
+    shape, keys = whole_numbers(part.shape), part.keys
+    must_fit(type(part.mode) is int and 0 <= part.mode < len(shape) and 0 < math.prod(shape) < 2**62, "partners")
+    must_fit(keys.ndim == 1 and keys.dtype == np.int64 and len(keys) > 0, "keys of partners")
+    must_fit((np.diff(keys) >= 0).all() and keys[0] >= 0 and keys[-1] < math.prod(shape), "keys of partners")
+    must_fit(part.residuals.shape == keys.shape and part.residuals.dtype == np.float32, "residuals of partners")
+    size = (shape[part.mode], MOST)
+    must_fit(part.partners.shape == size and part.partners.dtype == np.int32, "partners")
+    must_fit(((part.partners >= -1) & (part.partners < size[0])).all(), "partners")
+    must_fit(part.weights.shape == size and part.weights.dtype == np.float32, "weights of partners")
+
+
 def check_calibration(calibration: Any, n_modes: int) -> None:
     """Intervals of as many modes as the model has, with all their numbers."""
     if calibration is None:
@@ -165,7 +179,7 @@ def check_ensemble(ensemble: Ensemble) -> None:
     parts = [part for member in ensemble.members for part in member.parts]
     must_fit(all(len(member.parts) for member in ensemble.members), "members")
     for part in (*parts, *ensemble.memory):
-        if isinstance(part, Predictor | Local):
+        if isinstance(part, Predictor | Local | Partners):
             must_fit(len(part.shape) == n_modes, "modes")
         elif isinstance(part, Tables):
             must_fit(modes_of(*part.tables) <= n_modes, "modes")
@@ -173,7 +187,7 @@ def check_ensemble(ensemble: Ensemble) -> None:
             must_fit(modes_of(*(one.table for one in part.encoders)) == n_modes, "modes")
         else:
             must_fit(isinstance(part, Mean), "parts")
-    must_fit(all(isinstance(one, Local | Tables) for one in ensemble.memory), "parts")
+    must_fit(all(isinstance(one, Local | Partners | Tables) for one in ensemble.memory), "parts")
     must_fit(ensemble.decided is None or modes_of(ensemble.decided) <= n_modes, "modes")
     must_fit(isinstance(ensemble.low, float) and ensemble.low <= ensemble.high, "smallest and largest values")
     check_calibration(ensemble.calibration, n_modes)

@@ -25,6 +25,7 @@ from jointensor.models.joint import JointModel
 from jointensor.training.calibration import LEVELS, Calibration
 from jointensor.training.ensemble import Ensemble, Member
 from jointensor.training.local import Local
+from jointensor.training.partners import Partners
 from jointensor.training.predictor import Predictor
 from jointensor.training.weight_checks import (
     LAW,
@@ -34,6 +35,7 @@ from jointensor.training.weight_checks import (
     check_ensemble,
     check_local,
     check_model,
+    check_partners,
     check_trees,
     checked_table,
     must_fit,
@@ -211,6 +213,21 @@ def _unpack_local(config: Config, numbers: Numbers, _: object) -> Local:
     return local
 
 
+PARTNERS = ("keys", "residuals", "partners", "weights")
+
+
+def _pack_partners(part: Partners) -> tuple[Config, Numbers]:
+    arrays = {name: torch.as_tensor(getattr(part, name)) for name in PARTNERS}
+    return {"kind": "partners", "mode": part.mode, "shape": part.shape}, arrays
+
+
+def _unpack_partners(config: Config, numbers: Numbers, _: object) -> Partners:
+    arrays: dict[str, Any] = {name: numbers[name].numpy() for name in PARTNERS}
+    part = Partners(config["mode"], tuple(config["shape"]), **arrays)
+    check_partners(part)
+    return part
+
+
 def _pack_calibration(calibration: Calibration) -> tuple[Config, Numbers]:
     scale, numbers = (None, {}) if calibration.scale is None else _pack(calibration.scale)
     numbers = {f"scale.{name}": value for name, value in numbers.items()}
@@ -289,6 +306,7 @@ PACKERS: dict[type, tuple[Callable[..., tuple[Config, Numbers]], Callable[..., A
     Tables: (_pack_tables, _unpack_tables),
     Trees: (_pack_trees, _unpack_trees),
     Local: (_pack_local, _unpack_local),
+    Partners: (_pack_partners, _unpack_partners),
     Calibration: (_pack_calibration, _unpack_calibration),
     Ensemble: (_pack_ensemble, _unpack_ensemble),
 }
