@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from jointensor.baselines import Tables, fit_trees
+from jointensor.data.sparse import SparseTensor
 from jointensor.errors import MemoryFullError
 from jointensor.experiments import conclude as conclusion
 from jointensor.experiments import folds as parting
@@ -16,6 +17,7 @@ from jointensor.experiments.auto import Search, run_auto
 from jointensor.experiments.candidates import TREES_AVERAGED, Candidate
 from jointensor.experiments.conclude import conclude
 from jointensor.experiments.folds import FOLDS, held_out
+from jointensor.training.partners import Partners
 from tests.experiments.searches import BIAS, COMPONENTS, LONG, along_days, rmse
 
 # --- entries that only calibrate
@@ -34,6 +36,43 @@ def test_entries_that_are_held_out_calibrate_and_have_no_answer(offer, planted, 
     ends = result.predictor.interval(others.indices, 0.9)
     inside = np.mean((others.values >= ends[:, 0]) & (others.values <= ends[:, 1]))
     assert abs(inside - 0.9) < 4 * math.sqrt(0.09 * (1 / len(others) + 1 / (~known).sum()))
+
+
+def twins(entries, seed=0):
+    """Shops of two that sell alike, in no order: what was seen, and other cells."""
+    rng = np.random.default_rng(seed)
+    dense = np.repeat(rng.standard_normal((15, 20, 25)), 2, axis=0) + 0.3 * rng.standard_normal((30, 20, 25))
+    cells = rng.permutation(np.argwhere(np.ones(dense.shape)))
+    whole = SparseTensor(cells, dense[tuple(cells.T)], dense.shape)
+    return whole.take(np.arange(entries)), whole.take(np.arange(entries, len(cells)))
+
+
+def test_partners_tell_of_new_entries_where_untouched_ones_say_so(offer, monkeypatch):
+    offer(BIAS)
+    learnt, others = twins(9000)
+    without = run_auto(learnt, budget=LONG, device="cpu")
+    assert not any(isinstance(part, Partners) for part in without.predictor.memory)  # nothing is held out of so few
+    monkeypatch.setattr(parting, "HOLD_FROM", 1000)
+    monkeypatch.setattr(parting, "HELD", 0.1)
+    found = run_auto(learnt, budget=LONG, device="cpu")
+    assert [type(part) for part in found.predictor.memory] == [Partners]
+    assert "with partners:mode_0" in found.reason
+    error = rmse(found.predictor.predict(others.indices), others.values)
+    assert error < 0.85 * rmse(without.predictor.predict(others.indices), others.values)
+    assert found.figures["all"] == pytest.approx(error, rel=0.05)
+    ends = found.predictor.interval(others.indices, 0.9)
+    assert 0.87 < np.mean((others.values >= ends[:, 0]) & (others.values <= ends[:, 1])) < 0.93
+
+
+def test_partners_are_looked_for_where_there_is_time_and_new_groups_can_have_some(offer):
+    offer(BIAS)
+    learnt, _ = twins(9000)
+    search = Search(learnt, budget=LONG, device="cpu")
+    assert search.beside(len(learnt)) == [0, 1, 2]
+    assert search.beside(50_000_000) == []
+    assert Search(learnt, budget=0.01, device="cpu").beside(len(learnt)) == []
+    # entries of a fiber along another mode are of the same group
+    assert Search(learnt, budget=LONG, device="cpu", groups=(0, 2)).beside(len(learnt)) == [0, 2]
 
 
 def test_neighbours_are_all_entries_where_few_were_left_out(offer, monkeypatch):
