@@ -1,0 +1,88 @@
+"""Trees and partners on entries cut off from the training entries of a tensor: what parts of a search are worth.
+
+    python benchmarks/cut_off.py ../shared/data/enron_sent.npz ../shared/data/nyc_taxi.npz
+    python benchmarks/cut_off.py ../shared/data/enron_sent.npz --models julia:4/16 julia:0/20
+
+The test entries of split seed 0 are taken away and never looked at; the rest is split anew. Trees are those of three
+folds, and their mean answers; partners learn from what each leaves of the entries it did not see.
+"""
+
+import argparse
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+
+from jointensor.baselines import columns, fit_trees
+from jointensor.data.files import read_tensor
+from jointensor.data.sparse import join
+from jointensor.data.split import split
+from jointensor.experiments.specs import parse_model
+from jointensor.metrics import measure
+from jointensor.training.fit import fit
+from jointensor.training.memory import fit_memory
+
+FOLDS = 3
+
+
+@contextmanager
+def pairs_only():
+    """Trees as they would be without columns for all labels but one."""
+    with patch.object(columns, "COMPANY", np.inf):
+        yield
+
+
+def trees_of_folds(known, asked):
+    """What trees of three folds say of entries they did not see, and their mean for those that are asked for."""
+    folds = np.random.default_rng(5).integers(FOLDS, size=len(known))
+    said, answer = np.zeros(len(known)), np.zeros(len(asked))
+    for fold in range(FOLDS):
+        out = np.flatnonzero(folds == fold)
+        trees = fit_trees(known.take(np.flatnonzero(folds != fold)), known.take(out))
+        said[out] = trees.predict(known.indices[out])
+        answer += trees.predict(asked.indices) / FOLDS
+    return said, answer, folds
+
+
+def show(tensor, name, predicted, asked, begin):
+    figures = measure(np.asarray(predicted, dtype=np.float64), asked.values)
+    taken = time.perf_counter() - begin
+    print(f"| {tensor} | {name} | {figures.rmse:.4f} | {figures.mae:.4f} | {taken:.0f} |", flush=True)
+
+
+def run(path, models):
+    outer = split(read_tensor(str(path)).tensor, seed=0)
+    parts = split(join(outer.train, outer.valid), seed=100)
+    known, asked, begin = join(parts.train, parts.valid), parts.test, time.perf_counter()
+    if known.n_modes > 3:
+        with pairs_only():
+            show(path.stem, "trees, labels and pairs", trees_of_folds(known, asked)[1], asked, begin)
+        begin = time.perf_counter()
+    said, answer, folds = trees_of_folds(known, asked)
+    show(path.stem, "trees", answer, asked, begin)
+    begin = time.perf_counter()
+    left, modes = known.values - said, range(known.n_modes)
+    memory = fit_memory(known, left, folds, tables=False, along=(), beside=modes)
+    told = sum((part.predict(asked.indices) for part in memory.parts), np.zeros(len(asked)))
+    show(path.stem, "+".join(["trees", *memory.names]), answer + told, asked, begin)
+    for text in models:
+        begin, spec = time.perf_counter(), parse_model(text)
+        recipe = spec.recipe("default")
+        found = fit(spec.make(known.shape, recipe), parts, recipe, device="cpu")
+        show(path.stem, text, found.predict(asked.indices), asked, begin)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sources", type=Path, nargs="+")
+    parser.add_argument("--models", nargs="*", default=(), help="models of `compare` to fit as well")
+    options = parser.parse_args()
+    print("| tensor | | RMSE | MAE | s |\n|---|---|---:|---:|---:|")
+    for path in options.sources:
+        run(path, options.models)
+
+
+if __name__ == "__main__":
+    main()
