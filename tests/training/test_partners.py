@@ -224,7 +224,8 @@ def test_partners_that_cannot_be_are_refused(ensemble, change, tmp_path):
 def test_more_ridge_is_less_weight():
     assert list(RIDGES) == sorted(RIDGES)
     cells, residuals, _ = entries_of(twins())
-    fibers = module.Fibers(np.sort(module.partner_keys(cells, SIZES, 0)), residuals, 30)
+    keys = module.partner_keys(cells, SIZES, 0)
+    fibers = module.Fibers(np.sort(keys), residuals[np.argsort(keys)], 30)
     everyone = np.ones(len(cells), dtype=np.bool_)
     weights = fibers.weigh(everyone, fibers.choose(everyone))
     sizes = np.square(weights).sum(axis=(1, 2))

@@ -34,7 +34,7 @@ RESERVE = 0.12
 FAILURES = (ArithmeticError, MemoryError, RuntimeError)
 """What may become of a fit without the others being concerned: it diverged, or a device's memory is full."""
 
-HALF = 0.5
+SEEKING = 0.5
 """Share of the time that is left at the end that partners may be looked for in."""
 
 CHANCE = 0.03
@@ -229,7 +229,7 @@ class Trials:
     def beside(self, entries: int) -> list[int]:
         """Modes whose labels may have partners; none where it would take too long to find them."""
         modes = [n for n in range(self.tensor.n_modes) if n in self.groups or not self.groups]
-        return modes if (len(modes) + 2) * SECONDS * entries < HALF * self.left() else []
+        return modes if (len(modes) + 2) * SECONDS * entries < SEEKING * self.left() else []
 
     def done(self, folds: list[int]) -> dict[str, Trial]:
         """Trials that were fitted to all these folds."""

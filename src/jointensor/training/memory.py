@@ -138,12 +138,12 @@ def _offer_partners(kept: _Kept, tensor: SparseTensor, modes: Sequence[int], fol
         return fit_partners(tensor.indices, kept.left, folds, mode, tensor.shape)
 
     first = {n: one for n in modes if (one := found(n)) is not None}
-    order = sorted(first, key=lambda n: -kept.gain(first[n][1]))
-    fresh = True  # nothing was kept since they were found
-    for n in order:
-        again = first[n] if fresh or kept.gain(first[n][1]) < WORTH else found(n)
+    before = kept.left
+    for n in sorted(first, key=lambda n: -kept.gain(first[n][1])):
+        # found once more in what those leave that were kept since
+        again = first[n] if kept.left is before or kept.gain(first[n][1]) < WORTH else found(n)
         if again is not None:
-            fresh = not kept.offer(f"partners:{tensor.modes[n].name}", *again) and fresh
+            kept.offer(f"partners:{tensor.modes[n].name}", *again)
 
 
 def _thirds(tensor: SparseTensor, folds: NDArray[np.integer], groups: Sequence[int]) -> NDArray[np.integer]:
