@@ -24,13 +24,13 @@ import numpy as np
 from auto_rivals import OF_FOUR_MODES, RIVALS
 
 from jointensor.atomic import write_json
-from jointensor.baselines import fit_baselines
-from jointensor.data.files import read_tensor
-from jointensor.data.sparse import join
+from jointensor.data.formats.files import read_tensor
 from jointensor.data.split import split
-from jointensor.experiments.auto import run_auto
-from jointensor.experiments.specs import parse_model
+from jointensor.data.tensor import join
 from jointensor.metrics import measure
+from jointensor.predictors import fit_baselines
+from jointensor.runs.model_specs import parse_model
+from jointensor.search.search import search
 from jointensor.training.fit import fit
 
 SPECS = (
@@ -49,7 +49,7 @@ def by_auto(parts, options):
     if parts.rule.startswith("group:"):
         groups = tuple(parts.train.mode(name) for name in parts.rule.removeprefix("group:").split(","))
     begin = time.perf_counter()
-    found = run_auto(join(parts.train, parts.valid), budget=options.budget, device=options.device, groups=groups)
+    found = search(join(parts.train, parts.valid), budget=options.budget, device=options.device, groups=groups)
     searched = time.perf_counter() - begin  # the rest of its seconds are answers for the test entries
     predicted, ends = found.predictor.predict(parts.test.indices), found.predictor.interval(parts.test.indices, 0.9)
     return judged(predicted, parts.test) | {

@@ -10,7 +10,7 @@ from itertools import combinations
 
 import numpy as np
 
-from jointensor.data.sparse import join
+from jointensor.data.tensor import join
 
 THREADS = int(os.environ.get("OMP_NUM_THREADS", "2"))
 
@@ -44,7 +44,7 @@ def myfm(parts, known, ranks=(8, 16), samples=100, most=400_000):
             columns += [seen[0][indices[:, first]], seen[1][indices[:, second]]]
         return sparse.hstack(columns, format="csr")
 
-    def company(tensor):
+    def implicit_feedback(tensor):
         pairs = np.unique(tensor.indices[:, [first, second]], axis=0)
         ones = sparse.csr_matrix((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), (shape[first], shape[second]))
         both = []
@@ -54,7 +54,7 @@ def myfm(parts, known, ranks=(8, 16), samples=100, most=400_000):
         return [one.tocsr() for one in both]
 
     def predict(train, asked, rank, implicit):
-        seen = company(train) if implicit else None
+        seen = implicit_feedback(train) if implicit else None
         sizes = [*shape, *((shape[second], shape[first]) if implicit else ())]
         model = package.MyFMRegressor(rank=rank, random_seed=0)
         given = features(train.indices, seen), train.values.astype(np.float64)

@@ -15,14 +15,15 @@ from unittest.mock import patch
 
 import numpy as np
 
-from jointensor.baselines import columns, fit_trees
-from jointensor.data.files import read_tensor
-from jointensor.data.sparse import join
+from jointensor.data.formats.files import read_tensor
 from jointensor.data.split import split
-from jointensor.experiments.specs import parse_model
+from jointensor.data.tensor import join
 from jointensor.metrics import measure
+from jointensor.predictors import fit_trees
+from jointensor.predictors import target_encoding as columns
+from jointensor.predictors.residual_stack import fit_residual_stack
+from jointensor.runs.model_specs import parse_model
 from jointensor.training.fit import fit
-from jointensor.training.memory import fit_memory
 
 FOLDS = 3
 
@@ -64,7 +65,7 @@ def run(path, models):
     show(path.stem, "trees", answer, asked, begin)
     begin = time.perf_counter()
     left, modes = known.values - said, range(known.n_modes)
-    memory = fit_memory(known, left, folds, tables=False, along=(), beside=modes)
+    memory = fit_residual_stack(known, left, folds, tables=False, along=(), beside=modes)
     told = sum((part.predict(asked.indices) for part in memory.parts), np.zeros(len(asked)))
     show(path.stem, "+".join(["trees", *memory.names]), answer + told, asked, begin)
     for text in models:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from jointensor.data.files import read_tensor, write_tensor
+from jointensor.data.formats.files import read_tensor, write_tensor
 from jointensor.data.modes import Mode
-from jointensor.data.sparse import SparseTensor, cell_keys
 from jointensor.data.synthetic import draw_cells
+from jointensor.data.tensor import SparseTensor, cell_keys
 
 ENTRIES = 40_000
 

@@ -4,7 +4,7 @@
 
 Entries are cut off from the training entries and judge; test entries are never looked at. For every mix, the error of
 the left-out fold that its weights come from, and the error of the cut-off entries by number of networks. `CHANCE` in
-`jointensor.experiments.trials` is from here.
+`jointensor.search.cross_validation` is from here.
 """
 
 import argparse
@@ -13,12 +13,12 @@ from itertools import combinations
 
 import numpy as np
 
-from jointensor.data.files import read_tensor
-from jointensor.data.sparse import join
+from jointensor.data.formats.files import read_tensor
 from jointensor.data.split import split
-from jointensor.experiments.candidates import refit_candidate
-from jointensor.experiments.mixing import squared_error
-from jointensor.experiments.trials import Trial, Trials
+from jointensor.data.tensor import join
+from jointensor.search.cross_validation import CrossValidation, Trial
+from jointensor.search.ensemble_selection import squared_error
+from jointensor.search.portfolio import refit_candidate
 
 
 def main():
@@ -31,7 +31,7 @@ def main():
     options = parser.parse_args()
     parts = split(read_tensor(options.source).tensor, seed=options.split_seed)
     inner = split(join(parts.train, parts.valid), seed=50 + options.split_seed)
-    search = Trials(join(inner.train, inner.valid), budget=math.inf, device=options.device)
+    search = CrossValidation(join(inner.train, inner.valid), budget=math.inf, device=options.device)
     said = {name: answers(search, name, options.folds, inner.test.indices) for name in options.names}
     errors, truth = search.errors(), inner.test.values
     for size in range(1, len(said) + 1):

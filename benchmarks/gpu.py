@@ -29,9 +29,9 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorData
 from jointensor.kernels import pick_engine
 from jointensor.models.joint import JointModel
 from jointensor.models.multilinear import Multilinear
-from jointensor.training.als import Als
+from jointensor.solvers.als import Als
+from jointensor.solvers.entries import Entries, Fixed
 from jointensor.training.recipe import make_recipe
-from jointensor.training.state import Entries, Fixed
 from jointensor.training.trainer import Trainer
 from report import description, replace_file
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from gpu import SHAPE
 
-from jointensor.data.sparse import SparseTensor
 from jointensor.data.split import Split
+from jointensor.data.tensor import SparseTensor
 from jointensor.metrics import rmse
 from jointensor.models.joint import JointModel
 from jointensor.training.fit import fit

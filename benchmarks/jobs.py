@@ -96,7 +96,7 @@ def paper(_name, size):
     from torch_rivals import Julia, Trainer
 
     from jointensor import JointModel, Recipe
-    from jointensor.training.state import Entries, Fixed
+    from jointensor.solvers.entries import Entries, Fixed
     from jointensor.training.trainer import Trainer as Fitting
 
     indices, values = tensors.skewed(size.entries // 4)
@@ -124,7 +124,7 @@ def ratings(name, size):
 
 def end_to_end(name, _size):
     from jointensor import JointModel, evaluate, fit, split
-    from jointensor.data.npz import read_npz
+    from jointensor.data.formats.npz import read_npz
 
     divided = split(read_npz(tensors.DATA / "uber_apr_jun.npz"), seed=0)
     begin = time.perf_counter()

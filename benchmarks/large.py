@@ -83,18 +83,18 @@ def compared(entries: int, rank: str, passes: int, folder: Path) -> dict:
     from timing import alternate, clock, side
     from timing import compared as ratio
 
-    from jointensor.data.deal import deal
+    from jointensor.data.formats.npz_chunks import npz_in_pieces
     from jointensor.data.generate import Plan
     from jointensor.data.generate_large import write_large
-    from jointensor.data.pieces import npz_in_pieces
-    from jointensor.data.sides import Sides, SplitRule
-    from jointensor.data.sparse import SparseTensor
+    from jointensor.data.shard_writer import deal
+    from jointensor.data.split_assignment import Sides, SplitRule
+    from jointensor.data.tensor import SparseTensor
     from jointensor.kernels import pick_engine
     from jointensor.models.joint import JointModel
+    from jointensor.solvers.entries import Entries, Fixed
+    from jointensor.solvers.streamed_entries import StreamedEntries
     from jointensor.training.recipe import make_recipe
-    from jointensor.training.state import Entries, Fixed
     from jointensor.training.streamed import StreamedTrainer
-    from jointensor.training.streamed_entries import StreamedEntries
     from jointensor.training.trainer import Trainer
 
     shape = tuple(map(int, SHAPE.split("x")))

@@ -4,8 +4,8 @@ import torch
 
 from jointensor.kernels import pick_engine
 from jointensor.models.multilinear import Multilinear
-from jointensor.training.als import Als
-from jointensor.training.state import Entries
+from jointensor.solvers.als import Als
+from jointensor.solvers.entries import Entries
 
 
 def exact(shape, indices, values, rank, *, scale=(0.3, 0.1), seed=0):

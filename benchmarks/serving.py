@@ -33,12 +33,12 @@ def make_run(path, seed=0):
     import torch
 
     from jointensor.atomic import write_json
-    from jointensor.baselines.tables import Table, Tables
+    from jointensor.data.frames import TableSpec
     from jointensor.data.modes import Mode
-    from jointensor.data.tables import TableSpec
-    from jointensor.experiments.folder import CONFIG, METRICS, write_run
     from jointensor.models.joint import JointModel
-    from jointensor.training.predictor import Predictor
+    from jointensor.predictors.joint import Predictor
+    from jointensor.predictors.tables import Table, Tables
+    from jointensor.runs.folder import CONFIG, METRICS, write_run
 
     torch.manual_seed(seed)
     model = JointModel(SHAPE, (4, 16), linear="cp:4").eval()
@@ -69,8 +69,8 @@ def make_queries(path, count, seed=1):
 
 
 def ours(run, queries, out):
-    from jointensor.experiments.folder import load_run
-    from jointensor.experiments.predict import predict_file
+    from jointensor.runs.folder import load_run
+    from jointensor.runs.predict import predict_file
 
     loaded = load_run(run)
     return lambda: predict_file(loaded, queries, out)
@@ -81,7 +81,7 @@ def rival(run, queries, out, batch):
     import torch
     from torch import nn
 
-    from jointensor.experiments.folder import load_run  # weights and labels only
+    from jointensor.runs.folder import load_run  # weights and labels only
 
     loaded = load_run(run)
     source = loaded.predictor.model

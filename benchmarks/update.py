@@ -19,13 +19,13 @@ from pathlib import Path
 import numpy as np
 
 from jointensor.atomic import write_json
-from jointensor.data.files import read_tensor
-from jointensor.data.sparse import SparseTensor
+from jointensor.data.formats.files import read_tensor
 from jointensor.data.split import split
+from jointensor.data.tensor import SparseTensor
 from jointensor.models.joint import JointModel
+from jointensor.predictors.update import add_entries
 from jointensor.training.fit import fit
 from jointensor.training.recipe import make_recipe
-from jointensor.training.update import add_entries
 
 MODELS = {
     "julia:4/8": ((4, 8), None, {}),

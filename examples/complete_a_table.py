@@ -7,8 +7,8 @@ import numpy as np
 import polars as pl
 
 from jointensor import JointModel, Recipe, SparseTensor, evaluate, fit, split
-from jointensor.baselines import fit_baselines
 from jointensor.metrics import rmse
+from jointensor.predictors import fit_baselines
 
 rng = np.random.default_rng(0)
 shops, goods, weeks = 30, 20, 26

@@ -15,7 +15,7 @@ import json
 import numpy as np
 import torch
 torch.set_num_threads(2)
-from jointensor.experiments.room import peak_memory
+from jointensor.runs.memory_plan import peak_memory
 from jointensor import JointModel, Recipe, SparseTensor, evaluate, fit, split
 rng = np.random.default_rng(0)
 indices = np.unique(rng.integers(10**6, size=(10**4, 3)), axis=0)
@@ -38,8 +38,8 @@ import numpy as np
 import torch
 torch.set_num_threads(2)
 import jointensor
-from jointensor.baselines import fit_baselines
-from jointensor.experiments.room import peak_memory
+from jointensor.predictors import fit_baselines
+from jointensor.runs.memory_plan import peak_memory
 parts = jointensor.split(jointensor.read_tensor(sys.argv[1]).tensor)
 baselines = fit_baselines(parts)
 figures = {name: jointensor.metrics.rmse(one.predict(parts.test.indices), parts.test.values)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from jointensor._version import __version__
 
 if TYPE_CHECKING:
-    from jointensor.data.files import read_tensor, write_tensor
-    from jointensor.data.sparse import SparseTensor
+    from jointensor.data.formats.files import read_tensor, write_tensor
     from jointensor.data.split import split
+    from jointensor.data.tensor import SparseTensor
     from jointensor.estimator import TensorCompleter
     from jointensor.evaluation.evaluate import evaluate
     from jointensor.evaluation.matching import match_factors
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 _HOMES = {
     "JointModel": "jointensor.models.joint",
     "Recipe": "jointensor.training.recipe",
-    "SparseTensor": "jointensor.data.sparse",
+    "SparseTensor": "jointensor.data.tensor",
     "TensorCompleter": "jointensor.estimator",
     "evaluate": "jointensor.evaluation.evaluate",
     "fit": "jointensor.training.fit",
     "match_factors": "jointensor.evaluation.matching",
-    "read_tensor": "jointensor.data.files",
+    "read_tensor": "jointensor.data.formats.files",
     "split": "jointensor.data.split",
-    "write_tensor": "jointensor.data.files",
+    "write_tensor": "jointensor.data.formats.files",
 }
 
 __all__ = [

@@ -25,9 +25,9 @@ class MemoryFullError(JointensorError, MemoryError):
     """A device has too little memory, and smaller steps did not help."""
 
 
-class WorldError(JointensorError):
+class ProcessGroupError(JointensorError):
     """Processes of one job that cannot find each other, have come apart, or do not answer."""
 
 
-class LostError(WorldError):
+class LostProcessError(ProcessGroupError):
     """Another process has ended or does not answer; it may have said why."""

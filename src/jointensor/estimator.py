@@ -16,19 +16,19 @@ from numpy.typing import NDArray
 from torch import nn
 
 from jointensor.data.expressions import ModeExpression, as_labels
-from jointensor.data.sparse import SparseTensor
+from jointensor.data.frames import TableSpec, encode_frame, frame_to_tensor
 from jointensor.data.split import split
-from jointensor.data.tables import TableSpec, encode_frame, frame_to_tensor
+from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError, DataError, MissingPackageError
-from jointensor.experiments.auto import run_auto
-from jointensor.experiments.auto_run import AUTO_BUDGET
-from jointensor.experiments.judging import calibrate_on
 from jointensor.models.joint import JointModel, check_rank
-from jointensor.training.ensemble import Ensemble
+from jointensor.predictors.ensemble import Ensemble
+from jointensor.predictors.joint import Predictor
+from jointensor.predictors.update import add_entries
+from jointensor.runs.scoring import calibrate_on
+from jointensor.runs.search_run import AUTO_BUDGET
+from jointensor.search.search import search
 from jointensor.training.fit import Fit, fit
-from jointensor.training.predictor import Predictor
 from jointensor.training.recipe import Recipe, make_recipe
-from jointensor.training.update import add_entries
 
 try:
     from sklearn.base import BaseEstimator, RegressorMixin
@@ -195,7 +195,7 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         if given:
             raise ConfigError(f"rank 'auto' chooses {given[0]} by itself; leave it as it is, or give rank=(R, F)")
         budget = AUTO_BUDGET if self.budget is None else self.budget
-        self.auto_ = run_auto(tensor, seed=seed, budget=budget, device=self.device)
+        self.auto_ = search(tensor, seed=seed, budget=budget, device=self.device)
         self.predictor_ = self.auto_.predictor
         self.model_ = self.predictor_.model
         self.linear_factors_ = [] if self.model_ is None else [t.numpy().copy() for t in self.model_.linear_factors]

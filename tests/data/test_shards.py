@@ -7,16 +7,16 @@ import numpy as np
 import polars as pl
 import pytest
 
-from jointensor.data.deal import Summary, deal, dealt_before
-from jointensor.data.files import read_tensor, write_table, write_tensor
-from jointensor.data.pieces import npz_in_pieces
-from jointensor.data.pieces_tables import table_in_pieces, tns_in_pieces
+from jointensor.data.formats.chunked import count_entries, in_pieces
+from jointensor.data.formats.files import read_tensor, write_table, write_tensor
+from jointensor.data.formats.npz_chunks import npz_in_pieces
+from jointensor.data.formats.table_chunks import table_in_pieces, tns_in_pieces
+from jointensor.data.frames import TableSpec
+from jointensor.data.shard_writer import Summary, deal, dealt_before
 from jointensor.data.shards import Shards, read_ahead, save_shard
-from jointensor.data.sides import LEFT_OUT, TEST, TRAIN, VALID, Sides, SplitRule
-from jointensor.data.sources import count_entries, in_pieces
-from jointensor.data.sparse import SparseTensor
 from jointensor.data.split import split
-from jointensor.data.tables import TableSpec
+from jointensor.data.split_assignment import LEFT_OUT, TEST, TRAIN, VALID, Sides, SplitRule
+from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError, DataError
 
 SHAPE = (30, 20, 10)
@@ -236,7 +236,7 @@ def test_a_bad_entry_is_found_in_any_piece(tmp_path, tensor):
 @pytest.mark.parametrize("name", ["a.tns", "a.tns.gz"])
 def test_a_text_tensor_in_pieces_is_the_tensor(tmp_path, tensor, monkeypatch, name):
     write_tensor(tensor, tmp_path / name)
-    monkeypatch.setattr("jointensor.data.plain.CHUNK", 2000)
+    monkeypatch.setattr("jointensor.data.formats.unmapped.CHUNK", 2000)
     source, whole = tns_in_pieces(tmp_path / name), read_tensor(tmp_path / name).tensor
     indices, values = _whole(source)
     np.testing.assert_array_equal(indices, whole.indices)
@@ -246,7 +246,7 @@ def test_a_text_tensor_in_pieces_is_the_tensor(tmp_path, tensor, monkeypatch, na
 
 
 def test_a_bad_line_of_a_text_tensor_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("jointensor.data.plain.CHUNK", 64)
+    monkeypatch.setattr("jointensor.data.formats.unmapped.CHUNK", 64)
     lines = ["1 2 3 0.5"] * 40 + ["1 2 x 0.5"]
     (tmp_path / "a.tns").write_text("\n".join(lines))
     with pytest.raises(DataError, match="line 41: 'x' is not a number"):
@@ -256,7 +256,7 @@ def test_a_bad_line_of_a_text_tensor_is_named(tmp_path, monkeypatch):
 @pytest.mark.parametrize("rule", ["sum", "mean", "count", "last"])
 @pytest.mark.parametrize("ending", ["csv", "parquet", "arrow", "jsonl"])
 def test_a_table_in_pieces_is_the_table(tmp_path, monkeypatch, rule, ending):
-    monkeypatch.setattr("jointensor.data.plain.CHUNK", 5000)
+    monkeypatch.setattr("jointensor.data.formats.unmapped.CHUNK", 5000)
     rng = np.random.default_rng(2)
     frame = pl.DataFrame(
         {
@@ -284,14 +284,14 @@ def test_fields_in_quotes_may_hold_lines_wherever_blocks_end(tmp_path, monkeypat
     spec = TableSpec.of(["u", "v"], "x")
     whole = read_tensor(tmp_path / "a.csv", spec).tensor
     for chunk in (40, 97, 1000):
-        monkeypatch.setattr("jointensor.data.plain.CHUNK", chunk)
+        monkeypatch.setattr("jointensor.data.formats.unmapped.CHUNK", chunk)
         source = table_in_pieces(tmp_path / "a.csv", spec, 500, tmp_path / "sorting")
         assert source.modes == whole.modes
         np.testing.assert_array_equal(_whole(source)[0], whole.indices)
 
 
 def test_tables_that_only_all_rows_explain_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("jointensor.data.plain.CHUNK", 100)
+    monkeypatch.setattr("jointensor.data.formats.unmapped.CHUNK", 100)
     (tmp_path / "a.csv").write_text("a,b,v\n" + "".join(f"{k % 5},{k},{k}\n" for k in range(50)))
     whole = TableSpec.of(["a", "far=b - AVG(b)"], "v")
     with pytest.raises(DataError, match=r"cannot be read in parts .*leave out --memory"):

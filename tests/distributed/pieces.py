@@ -10,19 +10,19 @@ from pathlib import Path
 
 import torch
 
-from jointensor.errors import WorldError
+from jointensor.distributed.launch import join_processes
+from jointensor.distributed.sharded_rows import share_engine
+from jointensor.errors import ProcessGroupError
 from jointensor.kernels import pick_engine
 from jointensor.models.joint import JointModel
 from jointensor.models.multilinear import Multilinear
-from jointensor.training.als import Als
-from jointensor.training.gibbs import Gibbs
-from jointensor.training.launch import join_world
-from jointensor.training.losses import make_loss
-from jointensor.training.shared_rows import share_engine
-from jointensor.training.solvers import Descent
-from jointensor.training.start import initialise
-from jointensor.training.state import Entries, Fixed
-from jointensor.training.together import SharedDescent, keep_together
+from jointensor.solvers.als import Als
+from jointensor.solvers.data_parallel import SharedDescent, keep_together
+from jointensor.solvers.entries import Entries, Fixed
+from jointensor.solvers.gibbs import Gibbs
+from jointensor.solvers.losses import make_loss
+from jointensor.solvers.sgd import Descent
+from jointensor.training.init import initialise
 
 SHAPE = (9, 8, 7)
 BLOCKS = "mean+bias+tables:0/1+cp:3+fm:2+implicit:0/1+smooth:2"
@@ -51,34 +51,34 @@ def apart(one, other):
     return max(float((a - b).detach().abs().max()) for a, b in pairs)
 
 
-def operations(world):
-    own = torch.arange(4.0) + world.rank
-    rows = torch.full((2 + world.rank, 3), float(world.rank))
+def operations(processes):
+    own = torch.arange(4.0) + processes.rank
+    rows = torch.full((2 + processes.rank, 3), float(processes.rank))
     long = bytes(range(256)) * 40
-    with world.own_random(3):
+    with processes.own_random(3):
         mine = float(torch.rand(()))
     return {
-        "decided": world.decide(lambda: [world.rank, "zero", None, float("inf")]),
-        "sum": world.sum_(own.clone()).tolist(),
-        "mean": world.mean(own[: 3 + world.rank]),
-        "moments": world.moments(own),
-        "rows": torch.cat(world.gather_rows(rows))[:, 0].tolist(),
-        "parts": world.sum_parts(torch.tensor([[1.0], [10.0]]) * (world.rank + 1)).tolist(),
-        "bytes": world.bytes_of(long if world.rank else b"", 1) == long,
+        "decided": processes.decide(lambda: [processes.rank, "zero", None, float("inf")]),
+        "sum": processes.sum_(own.clone()).tolist(),
+        "mean": processes.mean(own[: 3 + processes.rank]),
+        "moments": processes.moments(own),
+        "rows": torch.cat(processes.gather_rows(rows))[:, 0].tolist(),
+        "parts": processes.sum_parts(torch.tensor([[1.0], [10.0]]) * (processes.rank + 1)).tolist(),
+        "bytes": processes.bytes_of(long if processes.rank else b"", 1) == long,
         "common": float(torch.rand(())),
         "mine": mine,
     }
 
 
-def exact_sweeps(world, weighted):
+def exact_sweeps(processes, weighted):
     indices, values = entries(300)
     alone, shared = started(indices), started(indices)
     weights = torch.rand(300) + 0.5 if weighted else None
     reference = pick_engine("reference", "cpu")
-    mine = world.share(300)
-    both = share_engine(reference, world)
+    mine = processes.share(300)
+    both = share_engine(reference, processes)
     one = Als(alone, indices, spread=1.0, solver=reference.solve_rows, systems=reference.row_systems)
-    two = Als(shared, indices[mine], spread=1.0, solver=both.solve_rows, systems=both.row_systems, world=world)
+    two = Als(shared, indices[mine], spread=1.0, solver=both.solve_rows, systems=both.row_systems, processes=processes)
     for als in (one, two):
         als.ridge, als.pull = 0.05, 2.0
     for _ in range(2):
@@ -87,73 +87,73 @@ def exact_sweeps(world, weighted):
     return {"apart": apart(alone, shared), "values": float((one.total()[mine] - two.total()).abs().max())}
 
 
-def descents(world, optimizer, batch):
+def descents(processes, optimizer, batch):
     shape = (3000, 20, 10)
     indices, values = entries(400, shape)
     torch.manual_seed(7)
     model = JointModel(shape, (3, 8))
     initialise(model, values, start="data")
-    shared, mine = deepcopy(model), world.share(400)
-    sent = dict(world.wire)
+    shared, mine = deepcopy(model), processes.share(400)
+    sent = dict(processes.wire)
     losses = []
     for one, where in ((model, slice(None)), (shared, mine)):
         make = {"sgd": torch.optim.SGD, "adam": torch.optim.AdamW}[optimizer]
         given = (make(one.parameters(), lr=0.01), make_loss("squared"), batch)
-        descent = Descent(*given) if one is model else SharedDescent(*given, world=world)
+        descent = Descent(*given) if one is model else SharedDescent(*given, processes=processes)
         torch.manual_seed(8)
         losses += [descent.epoch(one.score, Fixed(), Entries(indices[where], values[where])) for _ in range(2)]
-    gathered = world.wire["all_gather"] - sent.get("all_gather", 0)
+    gathered = processes.wire["all_gather"] - sent.get("all_gather", 0)
     return {"apart": apart(model, shared), "losses": losses, "gathered": gathered}
 
 
-def sampled(world):
+def sampled(processes):
     indices, values = entries(300)
-    g, mine = started(indices), world.share(300)
-    both = share_engine(pick_engine("reference", "cpu"), world)
-    gibbs = Gibbs(g, indices[mine], spread=1.0, solver=both.solve_rows, systems=both.row_systems, world=world)
+    g, mine = started(indices), processes.share(300)
+    both = share_engine(pick_engine("reference", "cpu"), processes)
+    gibbs = Gibbs(g, indices[mine], spread=1.0, solver=both.solve_rows, systems=both.row_systems, processes=processes)
     torch.manual_seed(9)
     for _ in range(3):
         gibbs.sweep(values[mine])
-    every = world.gather(torch.cat([one.detach().flatten() for one in g.parameters()]))
-    seen = world.gather(torch.tensor([gibbs.noise, float(torch.rand(()))]))
+    every = processes.gather(torch.cat([one.detach().flatten() for one in g.parameters()]))
+    seen = processes.gather(torch.tensor([gibbs.noise, float(torch.rand(()))]))
     return {
         "same": all(torch.equal(one, every[0]) for one in every),
         "noise and state": all(torch.equal(one, seen[0]) for one in seen),
-        "error": world.mean((values[mine] - gibbs.total()).square()),
+        "error": processes.mean((values[mine] - gibbs.total()).square()),
     }
 
 
-def kept_together(world):
+def kept_together(processes):
     model = torch.nn.Linear(2, 1)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[1.0, 2.0]]))
-        model.bias.fill_(1.0 + 1e-6 * world.rank)
-    keep_together(model, world)
+        model.bias.fill_(1.0 + 1e-6 * processes.rank)
+    keep_together(model, processes)
     even = float(model.bias.detach())
     with torch.no_grad():
-        model.bias.add_(world.rank)
+        model.bias.add_(processes.rank)
     try:
-        keep_together(model, world)
-    except WorldError as error:
+        keep_together(model, processes)
+    except ProcessGroupError as error:
         return {"even": even, "message": str(error)}
     return {"even": even, "message": None}
 
 
 def main():
-    world = join_world("cpu")
+    processes = join_processes("cpu")
     torch.manual_seed(1)
     found = {
-        "operations": operations(world),
-        "exact": exact_sweeps(world, weighted=False),
-        "weighted": exact_sweeps(world, weighted=True),
-        "rows": descents(world, "sgd", 32),
-        "adam": descents(world, "adam", 150),
-        "sampled": sampled(world),
-        "together": kept_together(world),
+        "operations": operations(processes),
+        "exact": exact_sweeps(processes, weighted=False),
+        "weighted": exact_sweeps(processes, weighted=True),
+        "rows": descents(processes, "sgd", 32),
+        "adam": descents(processes, "adam", 150),
+        "sampled": sampled(processes),
+        "together": kept_together(processes),
     }
-    world.leave()
+    processes.leave()
     found["threads"] = [one.read_text().strip() for one in Path("/proc/self/task").glob("*/comm")]
-    Path(sys.argv[1], f"{world.rank}.json").write_text(json.dumps(found))
+    Path(sys.argv[1], f"{processes.rank}.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

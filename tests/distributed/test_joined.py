@@ -9,16 +9,16 @@ import torch.distributed as dist
 from jointensor.atomic import write_json
 from jointensor.data.split import split
 from jointensor.data.synthetic import make_joint
-from jointensor.errors import ConfigError, LostError, RunError
-from jointensor.experiments.folder import CONFIG, METRICS
-from jointensor.experiments.joined import finished_before, run_folder
+from jointensor.distributed.process_group import CPU, SINGLE_PROCESS, ProcessGroup
+from jointensor.errors import ConfigError, LostProcessError, RunError
 from jointensor.models.joint import JointModel
-from jointensor.training.checkpoints import Checkpoints
+from jointensor.runs.folder import CONFIG, METRICS
+from jointensor.runs.processes import finished_before, run_folder
+from jointensor.solvers.data_parallel import own_share
+from jointensor.training.checkpoint import Checkpoints
 from jointensor.training.fit import fit
 from jointensor.training.journal import Journal, Journals
 from jointensor.training.recipe import make_recipe
-from jointensor.training.together import own_share
-from jointensor.training.world import ALONE, CPU, World
 
 RECIPES = {
     "paper": make_recipe("paper", rounds=2, refine_epochs=3, warm_epochs=2, batch_size=64),
@@ -35,7 +35,7 @@ class Killed(BaseException):
 def joined():
     store = dist.HashStore()
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield World(0, 1, CPU, store)
+    yield ProcessGroup(0, 1, CPU, store)
     dist.destroy_process_group()
 
 
@@ -49,8 +49,8 @@ def run_fit(parts, recipe, journal):
     return fit(model, parts, recipe, seed=5, device="cpu", engine="reference", journal=journal)
 
 
-def journal_of(folder, world, kill_after=None):
-    journal = Journals(Checkpoints(folder, 0.0), lambda: False, lambda note: None, world).next()
+def journal_of(folder, processes, kill_after=None):
+    journal = Journals(Checkpoints(folder, 0.0), lambda: False, lambda note: None, processes).next()
     write, written = journal.slot.write, []
 
     def dying(data):
@@ -64,17 +64,19 @@ def journal_of(folder, world, kill_after=None):
 
 
 def test_a_joined_process_trains_as_one_that_is_alone(joined, parts):
-    alone, shared = (run_fit(parts, RECIPES["default"], Journal(world=world)) for world in (ALONE, joined))
+    alone, shared = (
+        run_fit(parts, RECIPES["default"], Journal(processes=processes)) for processes in (SINGLE_PROCESS, joined)
+    )
     assert [row.phase for row in shared.history] == [row.phase for row in alone.history]
     assert shared.history[-1].valid_loss == pytest.approx(alone.history[-1].valid_loss, rel=1e-3)
-    assert not ALONE.wire
+    assert not SINGLE_PROCESS.wire
 
 
 @pytest.mark.parametrize(
     "recipe", ["paper", pytest.param("default", marks=pytest.mark.slow), pytest.param("gibbs", marks=pytest.mark.slow)]
 )
 def test_a_shared_fit_killed_after_a_checkpoint_ends_as_one_that_was_not(joined, parts, recipe, tmp_path):
-    whole = run_fit(parts, RECIPES[recipe], Journal(world=joined))
+    whole = run_fit(parts, RECIPES[recipe], Journal(processes=joined))
     for kill in (10, 31):
         folder = tmp_path / str(kill)
         folder.mkdir()
@@ -93,30 +95,30 @@ def test_a_checkpoint_is_resumed_the_way_it_was_written(joined, parts, tmp_path)
     with pytest.raises(Killed):
         run_fit(parts, RECIPES["paper"], journal_of(tmp_path, joined, 2))
     with pytest.raises(RunError, match="written by processes that torchrun had started"):
-        journal_of(tmp_path, ALONE)
+        journal_of(tmp_path, SINGLE_PROCESS)
 
 
 def test_every_process_needs_an_entry(parts):
     few = parts.train.take([0, 1])
     with pytest.raises(ConfigError, match="2 training entries are fewer than the 3 processes"):
-        own_share(few, World(0, 3, CPU, dist.HashStore()), ordered=False)
+        own_share(few, ProcessGroup(0, 3, CPU, dist.HashStore()), ordered=False)
 
 
 def test_shares_hold_every_entry_once(parts):
     for ordered in (False, True):
-        worlds = [World(rank, 3, CPU, dist.HashStore()) for rank in range(3)]
-        shares = [own_share(parts.train, world, ordered=ordered) for world in worlds]
+        groups = [ProcessGroup(rank, 3, CPU, dist.HashStore()) for rank in range(3)]
+        shares = [own_share(parts.train, processes, ordered=ordered) for processes in groups]
         cells = [tuple(cell) for share in shares for cell in share.indices.tolist()]
         assert sorted(cells) == sorted(map(tuple, parts.train.indices.tolist()))
 
 
 def test_a_folder_that_was_begun_is_gone_on_with_by_joined_processes_only(joined, tmp_path):
     asked, out = {"source": "a", "rank": (2, 3)}, tmp_path / "run"
-    with run_folder(out, asked, ALONE):
+    with run_folder(out, asked, SINGLE_PROCESS):
         pass
     with run_folder(out, asked, joined) as path:
         assert path == out
-    with pytest.raises(RunError, match="exists already; give another"), run_folder(out, asked, ALONE):
+    with pytest.raises(RunError, match="exists already; give another"), run_folder(out, asked, SINGLE_PROCESS):
         pass
     other = {**asked, "rank": (1, 1)}
     with pytest.raises(RunError, match="was begun with other options"), run_folder(out, other, joined):
@@ -129,28 +131,28 @@ def test_a_folder_that_was_begun_is_gone_on_with_by_joined_processes_only(joined
 
 def test_a_run_that_was_finished_is_not_begun_again_by_a_restart(joined, tmp_path, monkeypatch):
     asked, out = {"source": "a"}, tmp_path / "run"
-    with run_folder(out, asked, ALONE):
+    with run_folder(out, asked, SINGLE_PROCESS):
         pass
     write_json(out / METRICS, {"test": 1})
     assert finished_before(out, asked, joined) is None
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     assert finished_before(out, asked, joined) == {"test": 1}
     assert finished_before(out, {"source": "b"}, joined) is None
-    assert finished_before(out, asked, ALONE) is None
+    assert finished_before(out, asked, SINGLE_PROCESS) is None
 
 
 def test_an_error_is_said_once_and_its_echo_not_at_all():
     store = dist.HashStore()
-    first, second = World(0, 2, CPU, store), World(1, 2, CPU, store)
+    first, second = ProcessGroup(0, 2, CPU, store), ProcessGroup(1, 2, CPU, store)
     assert first.first_to_say(ConfigError("wrong"))
     assert not second.first_to_say(ConfigError("wrong"))
     assert second.first_to_say(ConfigError("something else"))
-    assert not first.first_to_say(LostError("lost"))
-    assert World(0, 1).first_to_say(LostError("lost"))
+    assert not first.first_to_say(LostProcessError("lost"))
+    assert ProcessGroup(0, 1).first_to_say(LostProcessError("lost"))
 
 
 def test_lost_processes_say_so_once_where_nobody_else_did(monkeypatch):
-    monkeypatch.setattr("jointensor.training.world.ECHO", 0.1)
+    monkeypatch.setattr("jointensor.distributed.process_group.ECHO", 0.1)
     store = dist.HashStore()
-    assert World(0, 3, CPU, store).first_to_say(LostError("one of 3"))
-    assert not World(1, 3, CPU, store).first_to_say(LostError("one of 3, too"))
+    assert ProcessGroup(0, 3, CPU, store).first_to_say(LostProcessError("one of 3"))
+    assert not ProcessGroup(1, 3, CPU, store).first_to_say(LostProcessError("one of 3, too"))

@@ -6,11 +6,11 @@ import math
 import pytest
 import torch
 
-from jointensor.errors import ConfigError, WorldError
-from jointensor.training.launch import TIMEOUT, join_world, restarted
-from jointensor.training.shared_rows import _pack, _unpack
-from jointensor.training.together import MANY, _own_plan, make_plan
-from jointensor.training.world import ALONE, CPU, World
+from jointensor.distributed.launch import TIMEOUT, join_processes, restarted
+from jointensor.distributed.process_group import CPU, SINGLE_PROCESS, ProcessGroup
+from jointensor.distributed.sharded_rows import _pack, _unpack
+from jointensor.errors import ConfigError, ProcessGroupError
+from jointensor.solvers.data_parallel import MANY, _own_plan, make_plan
 from tests.distributed.launch import torchrun
 
 
@@ -90,7 +90,7 @@ def test_a_plan_takes_every_entry_once_and_batches_are_as_large_as_with_one_proc
     plans = []
     for rank in range(size):
         torch.manual_seed(3)
-        plans.append(make(count, batch, World(rank, size), CPU))
+        plans.append(make(count, batch, ProcessGroup(rank, size), CPU))
     for rank, plan in enumerate(plans):
         assert sorted(plan.order.tolist()) == list(range(len(range(rank, count, size))))
         assert [part.start for part, _ in plan.batches] == [0, *(part.stop for part, _ in plan.batches[:-1])]
@@ -107,7 +107,7 @@ def test_the_plan_of_several_processes_has_the_batches_of_one():
     plans = []
     for rank in range(3):
         torch.manual_seed(3)
-        plans.append(make_plan(100, 30, World(rank, 3), CPU))
+        plans.append(make_plan(100, 30, ProcessGroup(rank, 3), CPU))
     for step in range(4):
         places = [3 * int(k) + rank for rank, plan in enumerate(plans) for k in plan.order[plan.batches[step][0]]]
         assert sorted(places) == sorted(order[30 * step : 30 * (step + 1)].tolist())
@@ -126,11 +126,11 @@ def test_systems_come_back_from_the_wire():
 
 
 def test_one_process_is_alone():
-    assert join_world("cpu", {}) is ALONE
-    assert not ALONE.shared
-    assert ALONE.decide(lambda: 3) == 3
-    assert ALONE.shares(5) == [5]
-    assert not ALONE.wire
+    assert join_processes("cpu", {}) is SINGLE_PROCESS
+    assert not SINGLE_PROCESS.shared
+    assert SINGLE_PROCESS.decide(lambda: 3) == 3
+    assert SINGLE_PROCESS.shares(5) == [5]
+    assert not SINGLE_PROCESS.wire
 
 
 RUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
@@ -146,17 +146,19 @@ RUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.
 )
 def test_what_the_environment_says_is_checked(change, message):
     with pytest.raises(ConfigError, match=message):
-        join_world("cpu", {**RUN, **change})
+        join_processes("cpu", {**RUN, **change})
 
 
 def test_processes_that_cannot_be_reached_are_an_error_that_says_what_to_check():
-    with pytest.raises(WorldError, match=r"process 1 of 2 could not join the others at 127.0.0.1:1 within 1 s.*check"):
-        join_world("cpu", {**RUN, TIMEOUT: "1"})
+    with pytest.raises(
+        ProcessGroupError, match=r"process 1 of 2 could not join the others at 127.0.0.1:1 within 1 s.*check"
+    ):
+        join_processes("cpu", {**RUN, TIMEOUT: "1"})
 
 
 def test_several_processes_cannot_share_one_device():
     with pytest.raises(ConfigError, match="several processes take cpu, cuda"):
-        join_world("cuda:1", RUN)
+        join_processes("cuda:1", RUN)
 
 
 def test_a_restart_is_known():

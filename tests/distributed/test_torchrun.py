@@ -7,9 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 from jointensor.cli.app import app
-from jointensor.data.files import write_tensor
+from jointensor.data.formats.files import write_tensor
 from jointensor.data.synthetic import make_joint
-from jointensor.experiments.folder import load_run
+from jointensor.runs.folder import load_run
 from tests.distributed.launch import torchrun
 
 SMALL = ("--rank", "2/3", "--engine", "reference", "--set", "refine_epochs=8", "--set", "restarts=0")

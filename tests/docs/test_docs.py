@@ -124,7 +124,7 @@ def test_commands_that_are_shown_exist(page):
 def test_options_named_in_the_text_exist(page):
     known = set().union(*_options().values()) | {"--help", "--version"}
     scripts = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "benchmarks").glob("*.py"))
-    scripts += "".join(p.read_text(encoding="utf-8") for p in (ROOT / "src/jointensor/experiments").glob("*.py"))
+    scripts += "".join(p.read_text(encoding="utf-8") for p in (ROOT / "src/jointensor/reproduce").glob("*.py"))
     for code in re.findall(r"(?<!`)`([^`\n]+)`(?!`)", page.read_text(encoding="utf-8")):
         for word in re.findall(r"(?<![\w-])--[a-z][a-z-]*", code):
             assert word in known or f'"{word}"' in scripts, f"`{code}`: nothing has an option {word}"

@@ -21,8 +21,8 @@ from pathlib import Path
 
 LOADED = (
     "jointensor.cli.options", "jointensor.cli.screen", "jointensor.data.generate", "jointensor.estimator",
-    "jointensor.experiments.run", "jointensor.experiments.compare", "jointensor.experiments.select",
-    "jointensor.experiments.report", "jointensor.experiments.reproduce.run", "jointensor.kernels.numba_local",
+    "jointensor.runs.pipeline", "jointensor.runs.compare", "jointensor.runs.select",
+    "jointensor.runs.report", "jointensor.reproduce.run", "jointensor.kernels.numba_kriging",
     "jointensor.kernels.numba_rows", "jointensor.testing", "matplotlib.pyplot",
     "torch._dynamo",  # what PyTorch loads with the first optimiser, for more than a second
 )  # fmt: skip

@@ -14,14 +14,14 @@ import polars as pl
 import pytest
 import torch
 
-from jointensor.data.files import write_tensor
+from jointensor.data.formats.files import write_tensor
 from jointensor.data.split import split
 from jointensor.data.synthetic import make_joint
 from jointensor.errors import MemoryFullError
-from jointensor.experiments.config import Listener, RunConfig
-from jointensor.experiments.folder import load_run
-from jointensor.experiments.run import run
 from jointensor.models.joint import JointModel, evaluate_in_batches
+from jointensor.runs.config import Listener, RunConfig
+from jointensor.runs.folder import load_run
+from jointensor.runs.pipeline import run
 from jointensor.training.fit import fit
 from jointensor.training.recipe import make_recipe
 from tests.faults.networks import DriverHungry, Hungry, LateHungry, LaterNan, Starving

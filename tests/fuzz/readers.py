@@ -54,7 +54,7 @@ class Tns(Reader):
 
     def read(self, folder: Path) -> None:
         """As a tensor."""
-        from jointensor.data.files import read_tensor
+        from jointensor.data.formats.files import read_tensor
 
         read_tensor(next(folder.glob("t.tns*")))
 
@@ -97,10 +97,10 @@ class Csv(Reader):
 
     def read(self, folder: Path) -> None:
         """By the rules that the file's name asks for."""
-        from jointensor.data.entries import read_entries
-        from jointensor.data.files import read_queries, read_tensor
+        from jointensor.data.formats.entries import read_entries
+        from jointensor.data.formats.files import read_queries, read_tensor
+        from jointensor.data.frames import TableSpec
         from jointensor.data.modes import Mode
-        from jointensor.data.tables import TableSpec
 
         path = next(iter(folder.iterdir()))
         kind, columns = path.name.split(".")[0], ["user", "movie", "day"]
@@ -202,7 +202,7 @@ class Npz(Reader):
     def read(self, folder: Path) -> None:
         """By the rules that the file's name asks for."""
         from jointensor.data.catalogue.build import read_stand_in
-        from jointensor.data.files import read_queries, read_tensor
+        from jointensor.data.formats.files import read_queries, read_tensor
         from jointensor.data.modes import Mode
 
         path = next(iter(folder.iterdir()))
@@ -264,7 +264,7 @@ class Weights(Reader):
 
     def read(self, folder: Path) -> None:
         """Load, and predict what there may be questions for."""
-        from jointensor.training.weights import load_predictor
+        from jointensor.predictors.storage import load_predictor
 
         ask(load_predictor(folder / "model.safetensors"))
 
@@ -286,7 +286,7 @@ class RunFolder(Reader):
         self.runs = [self._run(n) for n in range(self.weights.light, len(self.weights.files))]
 
     def _run(self, which: int) -> dict[str, Any]:
-        from jointensor.data.tables import TableSpec
+        from jointensor.data.frames import TableSpec
 
         spec = TableSpec.of(["user", "movie", "day=day(time)"], "rating")
         modes = [
@@ -343,8 +343,8 @@ class RunFolder(Reader):
 
     def read(self, folder: Path) -> None:
         """Load, predict, and read queries by its rules."""
-        from jointensor.data.files import read_queries
-        from jointensor.experiments.folder import load_run
+        from jointensor.data.formats.files import read_queries
+        from jointensor.runs.folder import load_run
 
         run = load_run(folder)
         ask(run.predictor)
@@ -542,12 +542,12 @@ def _change_entry(rng: random.Random, head: dict[str, Any], name: str, size: int
 
 def weight_files() -> list[bytes]:
     """Everything that predicts, small, as files."""
-    from jointensor.baselines.decided import decided_values
-    from jointensor.baselines.tables import fit_bias, fit_tables
-    from jointensor.baselines.trees import fit_trees
-    from jointensor.training.ensemble import Ensemble, Member
-    from jointensor.training.weights import save_predictor
-    from tests.training.test_ensemble import NONE, TENSOR, calibration_of, local_of, predictor_of
+    from jointensor.predictors.dependencies import decided_values
+    from jointensor.predictors.ensemble import Ensemble, Member
+    from jointensor.predictors.storage import save_predictor
+    from jointensor.predictors.tables import fit_bias, fit_tables
+    from jointensor.predictors.trees import fit_trees
+    from tests.predictors.test_ensemble import NONE, TENSOR, calibration_of, local_of, predictor_of
 
     trees = fit_trees(TENSOR, TENSOR, rounds=3)
     plain = predictor_of(spec="mean+bias+cp:2")

@@ -59,9 +59,9 @@ class Table(Reader):
 
     def read(self, folder: Path) -> None:
         """By the rules that the file's name asks for."""
-        from jointensor.data.entries import read_entries
-        from jointensor.data.files import read_queries, read_tensor
-        from jointensor.data.tables import TableSpec
+        from jointensor.data.formats.entries import read_entries
+        from jointensor.data.formats.files import read_queries, read_tensor
+        from jointensor.data.frames import TableSpec
 
         path = next(iter(folder.iterdir()))
         spec = TableSpec.of(COLUMNS, "rating", duplicates="mean" if path.stem == "entries" else "error")
@@ -197,9 +197,9 @@ class Streamed(Reader):
 
     def read(self, folder: Path) -> None:
         """In parts and whole."""
-        from jointensor.data.files import check_file, read_queries
-        from jointensor.data.stream import NotInParts, stream_queries
-        from jointensor.data.tables import TableSpec
+        from jointensor.data.formats.files import check_file, read_queries
+        from jointensor.data.formats.streaming import NotInParts, stream_queries
+        from jointensor.data.frames import TableSpec
 
         path = next(iter(folder.iterdir()))
         texts = {

@@ -17,15 +17,15 @@ import polars as pl
 import pytest
 
 from jointensor.data.catalogue.archives import check_whole_archive, open_member
-from jointensor.data.entries import read_entries
 from jointensor.data.expressions import LONGEST, ModeExpression, parse_sql
-from jointensor.data.files import read_table, read_tensor
+from jointensor.data.formats.entries import read_entries
+from jointensor.data.formats.files import read_table, read_tensor
+from jointensor.data.formats.npz import read_npz
+from jointensor.data.frames import TableSpec
 from jointensor.data.modes import Mode
-from jointensor.data.npz import read_npz
-from jointensor.data.tables import TableSpec
 from jointensor.errors import DataError, RunError
-from jointensor.experiments.folder import load_run, read_config
-from jointensor.training.weights import load_predictor
+from jointensor.predictors.storage import load_predictor
+from jointensor.runs.folder import load_run, read_config
 from tests.fuzz.npy import bomb, header, npy_bomb, pack, plain_array, zip_of_raw
 from tests.fuzz.readers import RunFolder
 
@@ -167,7 +167,7 @@ def test_a_column_may_be_called_like_a_query(tmp_path):
 @pytest.fixture
 def small(monkeypatch):
     """Bombs of 32 MiB are enough."""
-    monkeypatch.setattr("jointensor.data.reading.SMALL", 1 << 20)
+    monkeypatch.setattr("jointensor.data.formats.reading.SMALL", 1 << 20)
 
 
 def gzip_bomb(size=1 << 25):
@@ -325,7 +325,7 @@ def run(tmp_path):
 def test_runs_name_no_other_files(run, secret, name, monkeypatch):
     checksum = hashlib.sha256(secret.read_bytes()).hexdigest()
     (run / "metrics.json").write_text(json.dumps({"files": {name: checksum}}))
-    monkeypatch.setattr("jointensor.experiments.folder.sha256", lambda path: pytest.fail(f"{path} was read"))
+    monkeypatch.setattr("jointensor.runs.folder.sha256", lambda path: pytest.fail(f"{path} was read"))
     with pytest.raises(RunError, match="other files than"):
         load_run(run)
 
@@ -383,10 +383,10 @@ def test_models_larger_than_their_file_are_not_built(run, change):
 def test_trees_that_lead_back_or_out_are_refused(tmp_path):
     from dataclasses import replace
 
-    from jointensor.baselines.trees import fit_trees
     from jointensor.kernels.numba_trees import MOST_LEAVES
-    from jointensor.training.weights import save_predictor
-    from tests.training.test_ensemble import TENSOR
+    from jointensor.predictors.storage import save_predictor
+    from jointensor.predictors.trees import fit_trees
+    from tests.predictors.test_ensemble import TENSOR
 
     trees = fit_trees(TENSOR, TENSOR, rounds=3)
     inner = int(np.flatnonzero(trees.nodes[:, 0] >= 0)[0])
@@ -413,8 +413,8 @@ def test_trees_that_lead_back_or_out_are_refused(tmp_path):
 def test_neighbours_that_are_nowhere_are_refused(name, value, tmp_path):
     from dataclasses import replace
 
-    from jointensor.training.weights import save_predictor
-    from tests.training.test_ensemble import local_of
+    from jointensor.predictors.storage import save_predictor
+    from tests.predictors.test_ensemble import local_of
 
     local = local_of()
     wrong = getattr(local, name).copy()

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jointensor.data.deal import deal
-from jointensor.data.files import read_tensor
+from jointensor.data.formats.chunked import count_entries, in_pieces
+from jointensor.data.formats.files import read_tensor
+from jointensor.data.frames import TableSpec
+from jointensor.data.shard_writer import deal
 from jointensor.data.shards import read_ahead
-from jointensor.data.sides import Sides, SplitRule
-from jointensor.data.sources import count_entries, in_pieces
-from jointensor.data.tables import TableSpec
+from jointensor.data.split_assignment import Sides, SplitRule
 from jointensor.errors import JointensorError
 from tests.fuzz.readers import READERS
 

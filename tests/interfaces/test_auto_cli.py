@@ -13,10 +13,11 @@ import pytest
 from jointensor import SparseTensor, write_tensor
 from jointensor.cli import main
 from jointensor.data.modes import Mode
-from jointensor.experiments import folds, trials
-from jointensor.experiments.candidates import Candidate
-from jointensor.experiments.folder import load_run
-from jointensor.training.local import Local
+from jointensor.predictors.kriging import Kriging
+from jointensor.runs.folder import load_run
+from jointensor.search import cross_validation as trials
+from jointensor.search import folds
+from jointensor.search.portfolio import Candidate
 from tests.interfaces.conftest import QUICK
 
 MODES = ("--modes", "user,movie,day", "--value", "value")
@@ -269,7 +270,7 @@ def test_blocks_that_memorise_are_given_by_name(cli, source, tmp_path):
         assert code == 0, err
         said[name] = load_run(out).predictor.predict(cells)
     run = load_run(tmp_path / "with")
-    assert [part.mode for part in run.predictor.memory if isinstance(part, Local)] == [2]
+    assert [part.mode for part in run.predictor.memory if isinstance(part, Kriging)] == [2]
     assert any("local:day took away" in note for note in run.metrics["notes"])
     errors = {name: np.sqrt(np.mean((one - DENSE[tuple(cells.T)]) ** 2)) for name, one in said.items()}
     assert errors["with"] < 0.8 * errors["without"]
@@ -354,5 +355,5 @@ def test_a_network_may_have_a_memory(cli, source, tmp_path):
     assert code == 0, err
     run = load_run(out)
     assert run.metrics["returned"]["model"] == "joint"
-    assert [type(part) for part in run.predictor.memory] == [Local]
+    assert [type(part) for part in run.predictor.memory] == [Kriging]
     assert run.predictor.calibration is not None

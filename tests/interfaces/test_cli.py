@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 
 from jointensor import read_tensor, split
-from jointensor.baselines import fit_bias
-from jointensor.experiments.folder import load_run
+from jointensor.predictors import fit_bias
+from jointensor.runs.folder import load_run
 from tests.interfaces.conftest import QUICK
 
 MODES = ("--modes", "user,movie,day", "--value", "value")

@@ -16,11 +16,11 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
 from jointensor import JointModel, Recipe, TensorCompleter
-from jointensor.baselines.tables import fit_bias
 from jointensor.data.modes import UNSEEN
-from jointensor.data.sparse import SparseTensor
 from jointensor.data.split import split
+from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError, DataError, MissingPackageError
+from jointensor.predictors.tables import fit_bias
 
 QUICK = Recipe(warm_epochs=2, rounds=2, refine_epochs=5, restarts=0)
 LONGER = Recipe(

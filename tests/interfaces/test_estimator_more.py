@@ -13,7 +13,7 @@ from sklearn.exceptions import NotFittedError
 from jointensor import TensorCompleter
 from jointensor.data.synthetic import make_joint
 from jointensor.errors import ConfigError, DataError, RunError
-from jointensor.training.ensemble import Ensemble
+from jointensor.predictors.ensemble import Ensemble
 
 SHAPE = (16, 14, 10)
 

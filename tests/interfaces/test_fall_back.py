@@ -7,11 +7,11 @@ import polars as pl
 import pytest
 
 from jointensor import SparseTensor, TensorCompleter, split, write_tensor
-from jointensor.baselines import fit_bias
-from jointensor.experiments.cells import Cell, CompareConfig, run_cell
-from jointensor.experiments.folder import load_run
-from jointensor.experiments.specs import parse_model
+from jointensor.predictors import fit_bias
 from jointensor.report.pages import figure_rows
+from jointensor.runs.compare_cells import Cell, CompareConfig, run_cell
+from jointensor.runs.folder import load_run
+from jointensor.runs.model_specs import parse_model
 from jointensor.training.recipe import RECIPES
 
 SHAPE = (20, 18, 16)

@@ -10,8 +10,8 @@ import pytest
 from jointensor.data.generate import Plan, generate
 from jointensor.data.generate_large import write_large
 from jointensor.errors import ConfigError
-from jointensor.experiments.room import LEAST_BATCH, Room, fits_in_memory, parse_memory, peak_memory
 from jointensor.models.joint import JointModel
+from jointensor.runs.memory_plan import LEAST_BATCH, MemoryPlan, fits_in_memory, parse_memory, peak_memory
 from tests.interfaces.conftest import QUICK
 
 MODES = ("--modes", "user,movie,day", "--value", "value")
@@ -116,11 +116,11 @@ def test_what_fits_is_held_in_memory(cli, table, tmp_path):
 
 def test_memory_is_shared_out_and_a_model_that_leaves_none_is_refused():
     small, large = JointModel((100, 80, 60), (4, 16)), JointModel((2_000_000, 1000, 1000), (4, 16))
-    rooms = [Room.of(memory, small) for memory in (10**9, 4 * 10**9)]
+    rooms = [MemoryPlan.of(memory, small) for memory in (10**9, 4 * 10**9)]
     assert rooms[0].rows < rooms[1].rows
     assert rooms[0].batch >= LEAST_BATCH
     with pytest.raises(ConfigError, match="too little for 2,002,000 labels and 40,"):
-        Room.of(2 * 10**9, large)
+        MemoryPlan.of(2 * 10**9, large)
 
 
 def test_more_labels_than_memory_are_refused_before_anything_is_made(cli, tmp_path):
@@ -137,7 +137,7 @@ def test_an_interrupted_run_takes_its_shards_again(cli, table, tmp_path, monkeyp
 
     out = tmp_path / "run"
     with monkeypatch.context() as interrupted:
-        interrupted.setattr("jointensor.experiments.large_run.fit_bias_streamed", stops)
+        interrupted.setattr("jointensor.runs.disk_run.fit_bias_streamed", stops)
         with pytest.raises(MemoryError):
             cli("fit", table, *MODES, "--rank", "2/0", "--out", out, *SOLVED, *DISK)
     assert (out / "checkpoints" / "shards" / "shards.json").exists()

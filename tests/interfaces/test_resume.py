@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from jointensor.data.files import write_tensor
+from jointensor.data.formats.files import write_tensor
 from jointensor.data.synthetic import make_joint
-from jointensor.training.checkpoints import Slot
+from jointensor.training.checkpoint import Slot
 
 OPTIONS = (
     "--rank", "2/3", "--engine", "reference", "--device", "cpu", "--set", "batch_size=64", "--set", "refine_epochs=30",

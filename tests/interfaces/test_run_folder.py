@@ -13,9 +13,9 @@ from safetensors.torch import load_file, save_file
 
 from jointensor import JointModel, fit, split
 from jointensor.errors import RunError
-from jointensor.experiments.folder import load_run
+from jointensor.predictors.storage import load_predictor, save_predictor
+from jointensor.runs.folder import load_run
 from jointensor.training.recipe import make_recipe
-from jointensor.training.weights import load_predictor, save_predictor
 from tests.interfaces.conftest import QUICK
 
 MODES = ("--modes", "user,movie,day", "--value", "value")

@@ -15,18 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jointensor import JointModel, SparseTensor
-from jointensor.baselines.tables import fit_bias
-from jointensor.data import stream
-from jointensor.data.files import read_queries, write_table
+from jointensor.data.formats import streaming as stream
+from jointensor.data.formats.files import read_queries, write_table
+from jointensor.data.frames import TableSpec
 from jointensor.data.modes import Mode
-from jointensor.data.tables import TableSpec
 from jointensor.errors import DataError, RunError
-from jointensor.experiments import predict as predicting
-from jointensor.experiments.folder import Run
-from jointensor.experiments.predict import predict_file
-from jointensor.experiments.serving import BATCH, NEAR, Serving
-from jointensor.training.calibration import LeftOut, calibrate
-from jointensor.training.predictor import Predictor
+from jointensor.predictors.conformal import HeldOut, calibrate
+from jointensor.predictors.joint import Predictor
+from jointensor.predictors.serving import BATCH, NEAR, Serving
+from jointensor.predictors.tables import fit_bias
+from jointensor.runs import predict as predicting
+from jointensor.runs.folder import Run
+from jointensor.runs.predict import predict_file
 
 TABLES = ("csv", "tsv", "parquet", "arrow", "jsonl")
 
@@ -43,7 +43,7 @@ def make_run(modes, spec, rank=(2, 3), seed=0):
     cells = np.unique(np.concatenate([cells, *(_every_label(shape, n) for n in range(len(shape)))]), axis=0)
     seen = SparseTensor(cells, rng.random(len(cells)), modes)
     scale = calibrate(
-        LeftOut(cells, rng.random(len(cells)), rng.standard_normal(len(cells)), np.zeros(len(cells), bool)),
+        HeldOut(cells, rng.random(len(cells)), rng.standard_normal(len(cells)), np.zeros(len(cells), bool)),
         tuple(shape),
     )
     predictor = Predictor(model, fit_bias(seen, seen.take(np.arange(0))), calibration=scale)
@@ -304,9 +304,9 @@ def test_modes_without_labels_take_numbers_however_they_are_written(tmp_path, mo
 PEAK = """
 import sys
 from pathlib import Path
-from jointensor.experiments.predict import predict_file
+from jointensor.runs.predict import predict_file
 from tests.interfaces.test_serving import MODES, make_run
-from jointensor.data.tables import TableSpec
+from jointensor.data.frames import TableSpec
 run = make_run(MODES, TableSpec.of(["user", "movie", "day"], "value"), (2, 0))
 predict_file(run, Path(sys.argv[1]), Path(sys.argv[2]))
 print([line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")][0])

@@ -7,10 +7,10 @@ import torch
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # there by the interpreter, see tests/conftest.py
 pytest.importorskip("triton")
 
-from jointensor.baselines import trees as module
-from jointensor.baselines.trees import Plan
 from jointensor.kernels.numba_trees import BINS, ask_trees, grow_tree
 from jointensor.kernels.triton_trees import BLOCK, LEAF, NEW, SMALL, SPLITS, Boosting
+from jointensor.predictors import trees as module
+from jointensor.predictors.trees import Plan
 
 ROOT = np.zeros(1, dtype=np.int64)
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jointensor.errors import ConfigError
-from jointensor.models.blocks import Combinations, Company, SharedPairs, countable
+from jointensor.models.blocks import Combinations, ImplicitFeedback, SharedPairs, countable
 from jointensor.models.joint import JointModel
 from jointensor.models.multilinear import Draws, Multilinear, all_subsets, by_position, parse_blocks
 
@@ -72,9 +72,9 @@ def with_company(entries, vectors, tables):
     whole = [[row.clone() for row in table] for table in vectors]
     for (a, b), table in tables.items():
         for u in range(len(vectors[a])):
-            company = {cell[b] for cell in entries.tolist() if cell[a] == u}
-            for j in company:
-                whole[a][u] += table[j] / math.sqrt(len(company))
+            implicit_feedback = {cell[b] for cell in entries.tolist() if cell[a] == u}
+            for j in implicit_feedback:
+                whole[a][u] += table[j] / math.sqrt(len(implicit_feedback))
     return whole
 
 
@@ -87,21 +87,21 @@ def test_implicit_labels_are_added_to_the_vectors_of_those_that_were_seen_with_t
     part.see(entries)
     fm = part.blocks["fm"]
     whole = with_company(
-        entries, fm.tables, {pair: one.table.detach() for pair, one in zip(implicit, fm.company, strict=True)}
+        entries, fm.tables, {pair: one.table.detach() for pair, one in zip(implicit, fm.implicit_feedback, strict=True)}
     )
     expected = [pairs_by_loops(whole, cell) for cell in all_cells(SHAPE).tolist()]
     np.testing.assert_allclose(part(all_cells(SHAPE)).detach().numpy(), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_the_matrix_of_who_was_seen_with_whom_gives_the_same_sums():
-    one = random_numbers(Company(SHAPE, 0, 1, 2).double())
+    one = random_numbers(ImplicitFeedback(SHAPE, 0, 1, 2).double())
     one.see(some_cells(SHAPE, 20))
     torch.testing.assert_close(one.matrix().to_dense() @ one.table, one())
     assert one.matrix().to_dense().square().sum(dim=1).allclose(torch.ones(5, dtype=torch.float64))  # n times 1/n
 
 
 def test_a_pair_that_occurs_in_many_entries_counts_once():
-    once, often = (Company(SHAPE, 0, 1, 2) for _ in range(2))
+    once, often = (ImplicitFeedback(SHAPE, 0, 1, 2) for _ in range(2))
     entries = some_cells(SHAPE, 20)
     once.see(torch.unique(entries[:, :2], dim=0))
     often.see(torch.cat([entries, entries]))

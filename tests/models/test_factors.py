@@ -8,13 +8,13 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from jointensor.baselines import fit_bias
-from jointensor.data.sparse import SparseTensor
+from jointensor.data.tensor import SparseTensor
 from jointensor.errors import RunError
 from jointensor.models.factors import Factors, multiply_modes
 from jointensor.models.joint import JointModel
-from jointensor.training.predictor import Predictor
-from jointensor.training.weights import load_predictor, save_predictor
+from jointensor.predictors import fit_bias
+from jointensor.predictors.joint import Predictor
+from jointensor.predictors.storage import load_predictor, save_predictor
 
 SIZES = (5, 3, 4)
 

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from jointensor.baselines.tables import Table, Tables
 from jointensor.errors import ConfigError, RunError
 from jointensor.models.joint import JointModel
 from jointensor.models.nonlinear import Mlp, make_nonlinear
 from jointensor.models.nonlinear.base import check_values
+from jointensor.predictors.joint import Predictor
+from jointensor.predictors.storage import load_predictor, save_predictor
+from jointensor.predictors.tables import Table, Tables
 from jointensor.testing import check_joint_model, check_nonlinear
-from jointensor.training.predictor import Predictor
-from jointensor.training.weights import load_predictor, save_predictor
 from tests.models import own_parts as own
 
 HERE = "nonlinear part 'tests.models.own_parts:"

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from jointensor import JointModel, SparseTensor
-from jointensor.baselines import fit_bias
 from jointensor.data.modes import Mode
+from jointensor.predictors import fit_bias
+from jointensor.predictors.conformal import HeldOut, calibrate
+from jointensor.predictors.ensemble import Ensemble, Member
+from jointensor.predictors.joint import Predictor
 from jointensor.report import facts
 from jointensor.report.facts import component_facts, data_facts, filled_facts, history_facts, quality_facts
-from jointensor.training.calibration import LeftOut, calibrate
-from jointensor.training.ensemble import Ensemble, Member
 from jointensor.training.history import Epoch
-from jointensor.training.predictor import Predictor
 
 SHAPE = (10, 6, 130)
 DAYS = tuple(f"day {n:03d}" for n in range(130))
@@ -47,7 +47,7 @@ def exact(calibration=None):
 
 def learnt(cells, values):
     left = values - TRUTH[tuple(cells.T)]
-    return calibrate(LeftOut(cells, values - left, left, np.zeros(len(left), dtype=bool)), SHAPE)
+    return calibrate(HeldOut(cells, values - left, left, np.zeros(len(left), dtype=bool)), SHAPE)
 
 
 def test_the_data_are_counted(monkeypatch):

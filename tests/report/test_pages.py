@@ -17,12 +17,12 @@ from typer.testing import CliRunner
 from jointensor import split
 from jointensor.cli import main
 from jointensor.cli.app import app
-from jointensor.experiments.folder import load_run
-from jointensor.experiments.report import report
-from jointensor.experiments.run import read_source
-from jointensor.report.draw import short
 from jointensor.report.facts import LEVELS, history_facts
 from jointensor.report.pages import AT_ONCE, PHASES, render_run
+from jointensor.report.plots import short
+from jointensor.runs.folder import load_run
+from jointensor.runs.pipeline import read_source
+from jointensor.runs.report import report
 from jointensor.training.history import Epoch
 
 EVIL = '<b>x</b> & "y" '

@@ -9,16 +9,16 @@ import numpy as np
 import torch
 
 from jointensor import SparseTensor, TensorCompleter, read_tensor, split, write_tensor
-from jointensor.baselines.tables import fit_bias, fit_tables
-from jointensor.data.tables import TableSpec
-from jointensor.experiments.judging import FEWEST
+from jointensor.data.frames import TableSpec
 from jointensor.kernels import ModeView, pick_engine
 from jointensor.models.joint import JointModel
 from jointensor.models.multilinear import Multilinear
-from jointensor.training.als import Als
-from jointensor.training.calibration import LeftOut, calibrate
-from jointensor.training.predictor import Predictor
-from jointensor.training.weights import load_predictor, save_predictor
+from jointensor.predictors.conformal import HeldOut, calibrate
+from jointensor.predictors.joint import Predictor
+from jointensor.predictors.storage import load_predictor, save_predictor
+from jointensor.predictors.tables import fit_bias, fit_tables
+from jointensor.runs.scoring import FEWEST
+from jointensor.solvers.als import Als
 from tests.soak.tensors import as_cells, random_cells, random_shape, random_tensor
 
 NETWORKS = ("julia", "julia,gate=sigmoid", "costco", "avocado", "neurtn", "neptune", "mlp")
@@ -261,7 +261,7 @@ def intervals(rng: np.random.Generator, _: Path) -> str:
     noise = rng.standard_t(2, size=n) if rng.random() < 0.5 else rng.choice((0.0, 0.0, 1.0, -1.0), size=n)
     residuals = noise * np.abs(predicted).mean() * rng.choice((0.0, 0.1, 10.0))
     unseen = rng.random(n) < rng.choice((0.0, 0.2))
-    made = calibrate(LeftOut(indices, predicted, residuals, unseen), shape, seed=int(rng.integers(100)))
+    made = calibrate(HeldOut(indices, predicted, residuals, unseen), shape, seed=int(rng.integers(100)))
     levels = np.sort(rng.uniform(0.01, 0.99, size=4))
     ends = [made.interval(indices, predicted, float(level), unseen) for level in levels]
     for inner, outer in pairwise(ends):

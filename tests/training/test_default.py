@@ -7,20 +7,20 @@ import numpy as np
 import pytest
 import torch
 
-from jointensor.baselines import fit_bias
-from jointensor.data.sparse import SparseTensor
 from jointensor.data.split import split
+from jointensor.data.tensor import SparseTensor
 from jointensor.kernels import pick_engine
 from jointensor.metrics import rmse
 from jointensor.models.joint import JointModel
+from jointensor.predictors import fit_bias
+from jointensor.predictors.storage import load_predictor, save_predictor
+from jointensor.solvers.entries import Entries, Fixed
 from jointensor.training.exact import make_exact, solve_turn
 from jointensor.training.fit import fit
 from jointensor.training.phases import warm_start
 from jointensor.training.recipe import RECIPES, make_recipe
 from jointensor.training.schedule import schedule_of
-from jointensor.training.state import Entries, Fixed
 from jointensor.training.trainer import STEPS, Trainer
-from jointensor.training.weights import load_predictor, save_predictor
 from tests.networks import Silent
 
 SHAPE = (20, 18, 16)

@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import nn
 
-from jointensor.baselines import fit_bias
-from jointensor.data.sparse import SparseTensor
 from jointensor.data.split import Split, split
+from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError, DataError
 from jointensor.metrics import rmse
 from jointensor.models.joint import JointModel
+from jointensor.predictors import fit_bias
 from jointensor.training.fit import fit, pick_device
 from jointensor.training.recipe import Recipe
 from jointensor.training.schedule import schedule_of

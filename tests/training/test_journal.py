@@ -12,7 +12,7 @@ from jointensor.data.split import split
 from jointensor.data.synthetic import make_joint
 from jointensor.errors import RunError
 from jointensor.models.joint import JointModel
-from jointensor.training.checkpoints import Checkpoints
+from jointensor.training.checkpoint import Checkpoints
 from jointensor.training.fit import fit
 from jointensor.training.journal import Journals
 from jointensor.training.recipe import make_recipe

@@ -9,10 +9,10 @@ import torch
 
 from jointensor.metrics import rmse
 from jointensor.models.joint import JointModel
-from jointensor.training.ends import BudgetError, DivergedError
+from jointensor.solvers.failures import BudgetError, DivergedError
 from jointensor.training.fit import fit
+from jointensor.training.init import Levels
 from jointensor.training.phases import alternate, guess_components, refine, train, warm_start
-from jointensor.training.start import Levels
 from jointensor.training.trainer import Entries, Trainer
 
 CPU = torch.device("cpu")

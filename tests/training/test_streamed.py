@@ -4,25 +4,25 @@ import numpy as np
 import pytest
 import torch
 
-from jointensor.baselines.streamed import fit_bias_streamed
-from jointensor.baselines.tables import fit_bias
-from jointensor.data.deal import deal
-from jointensor.data.sides import Sides, SplitRule
+from jointensor.data.shard_writer import deal
 from jointensor.data.split import split
+from jointensor.data.split_assignment import Sides, SplitRule
 from jointensor.data.synthetic import make_joint
 from jointensor.errors import ConfigError, DataError
 from jointensor.kernels import pick_engine
 from jointensor.kernels.terms import loops_of
 from jointensor.models.joint import JointModel, evaluate_in_batches
 from jointensor.models.multilinear import Multilinear
-from jointensor.training.als import Als
+from jointensor.predictors.biases_streamed import fit_bias_streamed
+from jointensor.predictors.tables import fit_bias
+from jointensor.solvers.als import Als
+from jointensor.solvers.entries import Entries, Fixed
+from jointensor.solvers.losses import make_loss
+from jointensor.solvers.streamed_als import StreamedAls
+from jointensor.solvers.streamed_entries import StreamedEntries
 from jointensor.training.fit import fit
-from jointensor.training.losses import make_loss
 from jointensor.training.recipe import make_recipe
-from jointensor.training.state import Entries, Fixed
 from jointensor.training.streamed import FIXED, StreamedDescent, StreamedTrainer, check_streamed, fit_streamed
-from jointensor.training.streamed_als import StreamedAls
-from jointensor.training.streamed_entries import StreamedEntries
 from tests.training.test_journal import Killed, journals_of
 
 SHAPE = (20, 18, 15, 6)

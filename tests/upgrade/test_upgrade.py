@@ -14,8 +14,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from jointensor.errors import RunError
-from jointensor.experiments.folder import load_run
-from jointensor.experiments.predict import complete_file, predict_file
+from jointensor.runs.folder import load_run
+from jointensor.runs.predict import complete_file, predict_file
 from tests.upgrade.write import FITS
 
 RUNS = Path(__file__).parent / "runs"

@@ -111,22 +111,22 @@ def fit(
 ) -> None:
     """Fit a model to observed entries and write a run folder."""
     from jointensor.cli.interrupt import interruptible
-    from jointensor.cli.joined import joined
     from jointensor.cli.options import fit_config
+    from jointensor.cli.processes import joined
     from jointensor.cli.screen import Screen
-    from jointensor.experiments.config import AUTO
-    from jointensor.experiments.folder import read_config
-    from jointensor.experiments.run import resume as resume_run
-    from jointensor.experiments.run import run
+    from jointensor.runs.config import AUTO
+    from jointensor.runs.folder import read_config
+    from jointensor.runs.pipeline import resume as resume_run
+    from jointensor.runs.pipeline import run
 
-    with joined(device) as world:
-        screen = Screen(quiet=quiet or not world.first, json=json)
+    with joined(device) as processes:
+        screen = Screen(quiet=quiet or not processes.first, json=json)
         if resume is not None:
             if source is not None or out is not None:
                 raise ConfigError("--resume takes a run folder and nothing else: jointensor fit --resume RUN")
-            search = world.first and read_config(resume).get("rank") == AUTO
+            search = processes.first and read_config(resume).get("rank") == AUTO
             with screen.listening() as listener, interruptible(listener, search=search) as heard:
-                metrics = resume_run(resume, heard, world)
+                metrics = resume_run(resume, heard, processes)
         else:
             if source is None or out is None:
                 raise ConfigError("fit needs a source and a run folder: jointensor fit SOURCE --out RUN")
@@ -138,8 +138,8 @@ def fit(
                 separator=separator, no_header=no_header, columns=columns, checkpoint_every=checkpoint_every,
             )  # fmt: skip
             with screen.listening() as listener, interruptible(listener, search=config.rank == AUTO) as heard:
-                metrics = run(config, out, heard, world)
-        if world.first:
+                metrics = run(config, out, heard, processes)
+        if processes.first:
             screen.metrics(metrics, resume or out or Path())
 
 
@@ -155,8 +155,8 @@ def predict(
 ) -> None:
     """Predict entries; they come back in their order."""
     from jointensor.cli.screen import Screen
-    from jointensor.experiments.folder import load_run
-    from jointensor.experiments.predict import predict_file
+    from jointensor.runs.folder import load_run
+    from jointensor.runs.predict import predict_file
 
     screen = Screen(quiet=quiet)
     count, unseen = predict_file(load_run(run), queries, out, interval)
@@ -179,9 +179,9 @@ def evaluate(
     """Compare predictions with observed entries."""
     from jointensor.atomic import write_json
     from jointensor.cli.screen import Screen
-    from jointensor.data.entries import read_entries
+    from jointensor.data.formats.entries import read_entries
     from jointensor.evaluation.evaluate import evaluate_entries
-    from jointensor.experiments.folder import load_run
+    from jointensor.runs.folder import load_run
 
     loaded = load_run(run)
     indices, values = read_entries(test, loaded.modes, loaded.spec)
@@ -204,8 +204,8 @@ def complete(
 ) -> None:
     """Fill in every cell of a part of the tensor, or its largest predictions."""
     from jointensor.cli.screen import Screen
-    from jointensor.experiments.folder import load_run
-    from jointensor.experiments.predict import complete_file
+    from jointensor.runs.folder import load_run
+    from jointensor.runs.predict import complete_file
 
     if where is None and top is None and not all_:
         raise ConfigError("complete needs --where CONDITION, --top K or --all, since a tensor has very many cells")
@@ -227,7 +227,7 @@ def components(
     from jointensor.atomic import write_json, write_whole
     from jointensor.cli.screen import Screen
     from jointensor.evaluation.components import draw_components, read_components
-    from jointensor.experiments.folder import load_run
+    from jointensor.runs.folder import load_run
 
     loaded = load_run(run)
     model = loaded.predictor.model
@@ -279,7 +279,7 @@ def compare(
     """Fit several models to the same splits, with several seeds, and compare them."""
     from jointensor.cli.options import compare_config
     from jointensor.cli.screen import Screen
-    from jointensor.experiments.compare import compare as compare_models
+    from jointensor.runs.compare import compare as compare_models
 
     config = compare_config(
         source, models, modes=modes, mode=mode, value=value, duplicates=duplicates, order=order, recipe=recipe,
@@ -318,9 +318,9 @@ def select(
     """Plot the error of left-out entries over R/F, and choose the fewest components that are good enough."""
     from jointensor.cli.options import numbers, read_options
     from jointensor.cli.screen import Screen
-    from jointensor.experiments.run import read_source
-    from jointensor.experiments.select import select as select_rank
-    from jointensor.experiments.select import write_selection
+    from jointensor.runs.pipeline import read_source
+    from jointensor.runs.select import select as select_rank
+    from jointensor.runs.select import write_selection
 
     if out.exists():
         raise RunError(f"{out} exists already; give another --out, or remove it")
@@ -365,9 +365,9 @@ def reproduce(
 ) -> None:
     """Repeat an experiment of the paper: ours beside its numbers, and whether its claims hold."""
     from jointensor.cli.screen import Screen
-    from jointensor.experiments.reproduce.paper import DATASETS
-    from jointensor.experiments.reproduce.run import reproduce as run_experiment
-    from jointensor.experiments.reproduce.study import Setting
+    from jointensor.reproduce.paper import DATASETS
+    from jointensor.reproduce.run import reproduce as run_experiment
+    from jointensor.reproduce.study import Setting
 
     screen = Screen(quiet=quiet, json=json)
     chosen = DATASETS if only is None else tuple(one.strip() for one in only.split(","))
@@ -389,7 +389,7 @@ def report(
 ) -> None:
     """Write report.html again: one page about a run or a comparison, to open and to send on."""
     from jointensor.cli.screen import Screen
-    from jointensor.experiments.report import report as write_report
+    from jointensor.runs.report import report as write_report
 
     page = write_report(run)
     Screen(quiet=quiet, json=json).note(f"report: {page}")
@@ -403,7 +403,7 @@ def demo(
 ) -> None:
     """Generate an epidemic with gaps in its reporting, fill it in, and compare."""
     from jointensor.cli.screen import Screen
-    from jointensor.experiments.demo import run_demo
+    from jointensor.runs.demo import run_demo
 
     screen = Screen(quiet=quiet)
     with screen.listening() as listener:

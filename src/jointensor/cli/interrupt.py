@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType
 
-from jointensor.experiments.config import Listener
+from jointensor.runs.config import Listener
 
 
 @contextmanager

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jointensor.data.files import file_kind
+from jointensor.data.formats.files import file_kind
 from jointensor.data.split import check_share
 from jointensor.errors import ConfigError
-from jointensor.experiments.cells import CompareConfig
-from jointensor.experiments.config import AUTO, RunConfig
-from jointensor.experiments.room import parse_memory
-from jointensor.experiments.specs import parse_models
 from jointensor.kernels.engines import ENGINES
 from jointensor.models.multilinear import linear_spec, parse_blocks
 from jointensor.models.nonlinear import make_nonlinear
 from jointensor.models.tucker import check_count
 from jointensor.registry import nearest, parse_value
+from jointensor.runs.compare_cells import CompareConfig
+from jointensor.runs.config import AUTO, RunConfig
+from jointensor.runs.memory_plan import parse_memory
+from jointensor.runs.model_specs import parse_models
 from jointensor.training.recipe import make_recipe
 
 AUTO_DECIDES = {"linear": None, "nonlinear": "julia", "recipe": "default", "refit": False}
@@ -188,7 +188,7 @@ def _table(
                 f"{source} says itself what its modes and values are; leave out --modes, --mode and --value"
             )
         return None
-    from jointensor.data.tables import TableSpec
+    from jointensor.data.frames import TableSpec
 
     if modes and mode:
         raise ConfigError("give the modes by --modes or by --mode, not both")

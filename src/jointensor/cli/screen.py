@@ -18,12 +18,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 
 from jointensor.evaluation.components import Components
-from jointensor.experiments.compare import OnCell
-from jointensor.experiments.comparison import TITLES, cells_for_people
-from jointensor.experiments.config import Listener
-from jointensor.experiments.reproduce.study import Outcome
-from jointensor.experiments.select import Selection
 from jointensor.report.pages import figure_rows
+from jointensor.reproduce.study import Outcome
+from jointensor.runs.compare import OnCell
+from jointensor.runs.compare_table import TITLES, cells_for_people
+from jointensor.runs.config import Listener
+from jointensor.runs.select import Selection
 from jointensor.training.history import Epoch
 
 LINE_EVERY = 5.0

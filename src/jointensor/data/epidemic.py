@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jointensor.data.modes import Mode
-from jointensor.data.sparse import SparseTensor
+from jointensor.data.tensor import SparseTensor
 
 WHAT = ("cases", "hospitalisations", "deaths")
 PLACES, REGIONS, DAYS = 80, 6, 180

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jointensor.data.sparse import SparseTensor, cell_keys
+from jointensor.data.tensor import SparseTensor, cell_keys
 from jointensor.errors import ConfigError
 from jointensor.registry import nearest
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jointensor.data.generate import NONLINEARITIES, Plan, _additive, _factors, _in_blocks, _multilinear
-from jointensor.data.sides import mix
+from jointensor.data.split_assignment import mix
 from jointensor.errors import ConfigError
 
 LARGE = 20_000_000

@@ -17,7 +17,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from jointensor.data.sparse import SparseTensor, cell_keys, distinct_keys
+from jointensor.data.tensor import SparseTensor, cell_keys, distinct_keys
 from jointensor.errors import ConfigError
 
 RULES = "standard, first:N, time:MODE, slices:MODE or group:MODE,MODE"

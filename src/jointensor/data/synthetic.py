@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from jointensor.data.sparse import SparseTensor, cell_keys
+from jointensor.data.tensor import SparseTensor, cell_keys
 from jointensor.errors import ConfigError
 
 Network = Callable[[NDArray[np.float64]], NDArray[np.float64]]

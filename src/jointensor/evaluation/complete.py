@@ -12,11 +12,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from jointensor.data.expressions import as_numbers_where_possible, parse_sql
+from jointensor.data.frames import labels_frame
 from jointensor.data.modes import Mode
-from jointensor.data.sparse import SparseTensor
-from jointensor.data.tables import labels_frame
+from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError, DataError
-from jointensor.training.predictor import CHUNK
+from jointensor.predictors.joint import CHUNK
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from jointensor.data.sparse import SparseTensor
+from jointensor.data.tensor import SparseTensor
 from jointensor.errors import DataError
 from jointensor.metrics import Metrics
-from jointensor.training.ensemble import Ensemble
+from jointensor.predictors.ensemble import Ensemble
+from jointensor.predictors.joint import CHUNK, Predictor
 from jointensor.training.fit import Fit
-from jointensor.training.predictor import CHUNK, Predictor
 
 
 def evaluate(fitted: Fit | Predictor | Ensemble, tensor: SparseTensor) -> dict[str, Any]:

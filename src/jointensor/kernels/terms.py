@@ -1,4 +1,4 @@
-"""What a sum of products says of entries, from its tables: the reference of :mod:`jointensor.kernels.numba_blocks`."""
+"""What a sum of products says of entries, from its tables: the reference of :mod:`jointensor.kernels.numba_chunks`."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def loops_of(engine: str) -> Loops:
     """The loops of an engine: compiled ones for ``numba``, else those above."""
     if engine != "numba":
         return Loops()
-    from jointensor.kernels import numba_blocks as compiled  # noqa: PLC0415 - compiled where it is used
+    from jointensor.kernels import numba_chunks as compiled  # noqa: PLC0415 - compiled where it is used
     from jointensor.kernels.numba_rows import row_systems_numba  # noqa: PLC0415
 
     return Loops(

@@ -81,12 +81,12 @@ class SharedPairs(nn.Module):
         super().__init__()
         self.modes = tuple(range(len(shape)))
         self.factors = Factors(shape, rank)
-        self._company = nn.ModuleList(Company(shape, a, b, rank) for a, b in implicit)
+        self._company = nn.ModuleList(ImplicitFeedback(shape, a, b, rank) for a, b in implicit)
 
     @property
-    def company(self) -> list[Company]:
+    def implicit_feedback(self) -> list[ImplicitFeedback]:
         """Tables of implicit labels."""
-        return [one for one in self._company if isinstance(one, Company)]
+        return [one for one in self._company if isinstance(one, ImplicitFeedback)]
 
     @property
     def tables(self) -> tuple[Tensor, ...]:
@@ -100,13 +100,15 @@ class SharedPairs(nn.Module):
     def whole_tables(self) -> list[Tensor]:
         """v_n of every mode with what implicit labels add to it, ``(I_n, R)`` each; gradients flow."""
         tables = list(torch.split(self.factors.stacked, list(self.factors.sizes)))
-        for one in self.company:
+        for one in self.implicit_feedback:
             tables[one.a] = tables[one.a] + one()
         return tables
 
     def forward(self, indices: Tensor) -> Tensor:
         """Values of the entries, ``(batch, modes)`` → ``(batch,)``."""
-        return self.values(torch.cat(self.whole_tables()) if len(self.company) else self.factors.stacked, indices)
+        return self.values(
+            torch.cat(self.whole_tables()) if len(self.implicit_feedback) else self.factors.stacked, indices
+        )
 
     def values(self, stacked: Tensor, indices: Tensor) -> Tensor:
         """The same for vectors that are given, all modes one below the other with what implicit labels add."""
@@ -116,11 +118,11 @@ class SharedPairs(nn.Module):
 
     def see(self, indices: Tensor) -> None:
         """Take note of which labels occur together in the training entries."""
-        for one in self.company:
+        for one in self.implicit_feedback:
             one.see(indices)
 
 
-class Company(nn.Module):
+class ImplicitFeedback(nn.Module):
     """z(u) = Σ_{j ∈ N(u)} y(j) / √|N(u)|: what the labels of mode b that a label of mode a was seen with say of it."""
 
     seen_with: Tensor

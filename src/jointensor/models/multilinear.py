@@ -20,7 +20,7 @@ block               value of an entry                                           
 Every block is linear in each of its tables when the others are fixed. ``tucker:20x5x20`` has a rank per mode.
 Modes are given by position here, by name on the command line. ``local`` (and ``tables``, where blocks are not
 sampled) is fitted after everything else, to residuals of entries that were left out: see
-:mod:`jointensor.training.memory`.
+:mod:`jointensor.predictors.residual_stack`.
 """
 
 from __future__ import annotations

@@ -19,14 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jointensor.data.modes import Mode, is_date
-from jointensor.data.sparse import SparseTensor, cell_keys
+from jointensor.data.tensor import SparseTensor, cell_keys
 from jointensor.evaluation.components import read_components
 from jointensor.models.joint import JointModel
-from jointensor.report.draw import cut
-from jointensor.training.calibration import LeftOut, calibrate
-from jointensor.training.ensemble import Ensemble
+from jointensor.predictors.conformal import HeldOut, calibrate
+from jointensor.predictors.ensemble import Ensemble
+from jointensor.predictors.joint import Predictor
+from jointensor.report.plots import cut
 from jointensor.training.history import Epoch
-from jointensor.training.predictor import Predictor
 
 Facts = dict[str, Any]
 
@@ -234,7 +234,7 @@ def _calibration(
     if not halves:
         judged = [(predictor.calibration, np.ones(len(truth), dtype=bool))]
     else:
-        all_ = LeftOut(indices, predicted, truth - predicted, unseen)
+        all_ = HeldOut(indices, predicted, truth - predicted, unseen)
         even = np.arange(len(truth)) % 2 == 0
         judged = [(calibrate(all_.at(~half), predictor.shape), half) for half in (even, ~even) if (~half).sum() >= 2]
     for calibration, here in judged:

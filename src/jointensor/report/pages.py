@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader
 from markupsafe import Markup
 
-from jointensor.report.draw import WIDE, WIDTH, Plot, bars, dots_with_spread, short
+from jointensor.report.plots import WIDE, WIDTH, Plot, bars, dots_with_spread, short
 
 Facts = dict[str, Any]
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from jointensor.testing.promises import PROMISES, Case, Part, sum_of_halves
+from jointensor.testing.contract import PROMISES, Case, Part, sum_of_halves
 
 __all__ = ["Check", "check_joint_model", "check_nonlinear", "joint_checks", "nonlinear_checks"]
 

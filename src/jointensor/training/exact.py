@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import torch
 
-from jointensor.training.guess import guess_components
+from jointensor.solvers.entries import Fixed
+from jointensor.solvers.sgd import Exact
+from jointensor.training.init_components import guess_components
 from jointensor.training.journal import Snapshot
-from jointensor.training.solvers import Exact
-from jointensor.training.state import Fixed
 from jointensor.training.trainer import Trainer
 
 RISE = 4

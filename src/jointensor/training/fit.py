@@ -12,24 +12,24 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from jointensor.baselines.device import fit_bias_on_device
-from jointensor.baselines.tables import Tables, fit_bias
-from jointensor.data.sparse import SparseTensor
 from jointensor.data.split import Split
+from jointensor.data.tensor import SparseTensor
+from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.errors import ConfigError, DataError
 from jointensor.kernels import Engine, pick_engine
 from jointensor.metrics import measure
 from jointensor.models.joint import JointModel
-from jointensor.training.attempts import Course, Outcome, run_attempts
+from jointensor.predictors.biases_torch import fit_bias_on_device
+from jointensor.predictors.joint import Predictor
+from jointensor.predictors.tables import Tables, fit_bias
+from jointensor.solvers.data_parallel import own_share, see_all
+from jointensor.solvers.entries import Entries
+from jointensor.solvers.losses import make_loss
 from jointensor.training.history import Epoch, OnEpoch
 from jointensor.training.journal import Journal
-from jointensor.training.losses import make_loss
-from jointensor.training.predictor import Predictor
 from jointensor.training.recipe import Recipe, make_recipe
-from jointensor.training.state import Entries
-from jointensor.training.together import own_share, see_all
+from jointensor.training.restarts import Course, Outcome, run_attempts
 from jointensor.training.trainer import Trainer
-from jointensor.training.world import ALONE, World
 
 LARGEST = 1e30
 """Size of values whose sums fit into 32 bits, however many there are."""
@@ -89,7 +89,7 @@ class Fit:
         return self.predictor.model
 
     def predict(self, indices: NDArray[np.integer]) -> NDArray[np.float32]:
-        """Values of entries, by index; see :class:`~jointensor.training.predictor.Predictor`."""
+        """Values of entries, by index; see :class:`~jointensor.predictors.joint.Predictor`."""
         return self.predictor.predict(indices)
 
 
@@ -133,29 +133,29 @@ def fit(  # noqa: PLR0913 - everything that decides a fit
     on_note
         Called with what is worth a line while it happens.
     journal
-        Writes checkpoints and goes on from them; see :mod:`jointensor.training.journal`. Its world says which
+        Writes checkpoints and goes on from them; see :mod:`jointensor.training.journal`. Its process group says which
         processes train together: all are given the same split, and each keeps its share of the training entries.
     """
     journal = journal or Journal()
-    world = journal.world
+    processes = journal.processes
     recipe = make_recipe(recipe)
     begin = time.monotonic()
     check_fit(model, split, recipe)
-    place = world.device if world.shared else pick_device(device)
+    place = processes.device if processes.shared else pick_device(device)
     kernels = pick_engine(engine, place.type)
     if kernels.first_use and recipe.solves and on_note is not None:
         on_note(kernels.first_use)
-    see_all(model, split.train, world)
+    see_all(model, split.train, processes)
     model.to(place)
     short = recipe.precision == "short"
     kernels.equip(model, short=short)
     train_entries, valid_entries = (
-        Entries.of(part, place) for part in (own_share(split.train, world, ordered=recipe.solves), split.valid)
+        Entries.of(part, place) for part in (own_share(split.train, processes, ordered=recipe.solves), split.valid)
     )
-    if recipe.solves and not world.shared:
+    if recipe.solves and not processes.shared:
         train_entries = train_entries.by_last_mode()
     if model.multilinear is not None:
-        if not world.shared:
+        if not processes.shared:
             model.multilinear.see(train_entries.indices)
         model.multilinear.draws.forget()  # those of an earlier fit
 
@@ -173,11 +173,11 @@ def fit(  # noqa: PLR0913 - everything that decides a fit
         )
 
     course = run_attempts(model, start, recipe.restarts, seed=seed, place=place)
-    if fallback is None and place.type == "cuda" and not world.shared:
+    if fallback is None and place.type == "cuda" and not processes.shared:
         parts = [(part.indices, part.values) for part in (train_entries, valid_entries)]
         fallback = fit_bias_on_device(parts[0], parts[1], model.shape)
     fallback = fit_bias(split.train, split.valid) if fallback is None else fallback
-    return finish(model, course, fallback, split.valid, recipe, kernels, seed=seed, begin=begin, world=world)
+    return finish(model, course, fallback, split.valid, recipe, kernels, seed=seed, begin=begin, processes=processes)
 
 
 def finish(
@@ -190,15 +190,15 @@ def finish(
     *,
     seed: int,
     begin: float,
-    world: World = ALONE,
+    processes: ProcessGroup = SINGLE_PROCESS,
 ) -> Fit:
     """What a fit is once its training has ended: what answers, and how it came about."""
     best, notes = course.best, course.notes
     offered = kernels.offered(short=recipe.precision == "short")
-    pick_engine("reference", world.device.type).equip(model)  # what answers can move to any device
+    pick_engine("reference", processes.device.type).equip(model)  # what answers can move to any device
     predictor = Predictor(model.eval(), fallback)
     if recipe.fall_back:
-        predictor = _better(predictor, valid, notes, world)
+        predictor = _better(predictor, valid, notes, processes)
     return Fit(
         predictor=predictor,
         history=course.history,
@@ -218,12 +218,12 @@ def finish(
     )
 
 
-def _better(predictor: Predictor, valid: SparseTensor, notes: list[str], world: World) -> Predictor:
+def _better(predictor: Predictor, valid: SparseTensor, notes: list[str], processes: ProcessGroup) -> Predictor:
     """The joint model, or the additive biases where they validate better."""
     if not len(valid):
         return predictor
     asked, truth = valid.indices[:JUDGED], valid.values[:JUDGED]
-    joint, bias = world.decide(
+    joint, bias = processes.decide(
         lambda: [measure(one.predict(asked), truth).rmse for one in (predictor, predictor.fallback)]
     )
     if joint <= bias:

@@ -13,13 +13,13 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-import torch
 from torch import Tensor, nn
 
+from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.errors import RunError
-from jointensor.training.als import LARGE, VALUES
-from jointensor.training.checkpoints import Checkpoints, Slot, from_bytes, to_bytes
-from jointensor.training.world import ALONE, World
+from jointensor.solvers.als import LARGE, VALUES
+from jointensor.solvers.random_state import random_state, set_random_state
+from jointensor.training.checkpoint import Checkpoints, Slot, from_bytes, to_bytes
 
 T = TypeVar("T")
 R = TypeVar("R", bound="Resumable")
@@ -57,7 +57,7 @@ class Journal:
         Says whether somebody asked to stop.
     on_note
         Called with what is worth a line, such as a checkpoint that could not be written.
-    world
+    processes
         The processes of the fit; the first one writes, and whether to is its decision.
     """
 
@@ -66,11 +66,11 @@ class Journal:
         slot: Slot | None = None,
         stopping: Callable[[], bool] = lambda: False,
         on_note: Callable[[str], None] = lambda _: None,
-        world: World = ALONE,
+        processes: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
-        self.slot, self.stopping, self.on_note, self.world = slot, stopping, on_note, world
+        self.slot, self.stopping, self.on_note, self.processes = slot, stopping, on_note, processes
         self.model: nn.Module | None = None
-        self.found: dict[str, Any] | None = _read(slot, world)
+        self.found: dict[str, Any] | None = _read(slot, processes)
         """The checkpoint that is to be reached; ``None`` where training is under way."""
         self.resumed_epochs: float = 0.0 if self.found is None else self.found["epochs"]
         self.told: list[Any] = []
@@ -87,7 +87,7 @@ class Journal:
     def decide(self, compute: Callable[[], T]) -> T:
         """What ``compute`` gives (numbers, words, lists of them), or gave when this was asked the first time."""
         if self.found is None:
-            answer = self.world.decide(compute)
+            answer = self.processes.decide(compute)
         elif len(self.told) < len(self.found["told"]):
             answer = self.found["told"][len(self.told)]
         else:
@@ -135,7 +135,7 @@ class Journal:
     def _maybe_write(self, epochs: float, inside: dict[str, Any] | None, *, force: bool = False) -> None:
         if self.stopped:
             return
-        due, stop = self.world.decide(lambda: [self.slot is not None and self.slot.due, self.stopping()])
+        due, stop = self.processes.decide(lambda: [self.slot is not None and self.slot.due, self.stopping()])
         if self.slot is not None and (force or due or stop):
             try:
                 self.slot.write(self._state(epochs, inside))
@@ -151,7 +151,7 @@ class Journal:
         things = {k: one.resumable() for k, ref in enumerate(self.things) if (one := ref()) is not None}
         return {
             "epochs": epochs,
-            "shared": self.world.shared,
+            "shared": self.processes.shared,
             "points": self.points,
             "inside": inside,
             "told": self.told,
@@ -178,33 +178,20 @@ class Journal:
     def _written(self, copy: Snapshot) -> dict[str, Tensor]:
         """A copy without values of training entries where these are very many, or only a share of them is here."""
         entries = sum(tensor.numel() for name, tensor in copy.items() if name.startswith(VALUES))
-        whole = entries <= LARGE and not self.world.shared
+        whole = entries <= LARGE and not self.processes.shared
         return {name: tensor for name, tensor in copy.items() if whole or not name.startswith(VALUES)}
 
 
-def _read(slot: Slot | None, world: World) -> dict[str, Any] | None:
+def _read(slot: Slot | None, processes: ProcessGroup) -> dict[str, Any] | None:
     """The newest checkpoint; that of the first process for all, since its folder need not be where the others are."""
     found = None if slot is None else slot.read()
-    if found is not None and found.get("shared", False) != world.shared:
+    if found is not None and found.get("shared", False) != processes.shared:
         was = "by processes that torchrun had started" if found.get("shared") else "by one process without torchrun"
         raise RunError(f"the checkpoint was written {was}: resume the run in the same way, or start a new one")
-    if not world.shared:
+    if not processes.shared:
         return found
-    data = world.bytes_of(b"" if found is None else to_bytes(found))
+    data = processes.bytes_of(b"" if found is None else to_bytes(found))
     return from_bytes(data, "the checkpoint of the first process") if data else None
-
-
-def random_state(device: torch.device) -> dict[str, Tensor]:
-    """Torch's random state, that of the device included."""
-    state = {"cpu": torch.get_rng_state()}
-    return state | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
-
-
-def set_random_state(state: dict[str, Tensor]) -> None:
-    """Put torch's random state back."""
-    torch.set_rng_state(state["cpu"])
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"])
 
 
 class Journals:
@@ -214,7 +201,7 @@ class Journals:
     ----------
     checkpoints
         Where they are written; ``None`` in all processes but the first.
-    stopping, on_note, world
+    stopping, on_note, processes
         As a :class:`Journal` takes them.
     """
 
@@ -223,15 +210,15 @@ class Journals:
         checkpoints: Checkpoints | None,
         stopping: Callable[[], bool],
         on_note: Callable[[str], None],
-        world: World = ALONE,
+        processes: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
-        self.checkpoints, self.stopping, self.on_note, self.world = checkpoints, stopping, on_note, world
+        self.checkpoints, self.stopping, self.on_note, self.processes = checkpoints, stopping, on_note, processes
         self.made: list[Journal] = []
 
     def next(self) -> Journal:
         """The journal of the next fit."""
         slot = None if self.checkpoints is None else self.checkpoints.next()
-        self.made.append(Journal(slot, self.stopping, self.on_note, self.world))
+        self.made.append(Journal(slot, self.stopping, self.on_note, self.processes))
         return self.made[-1]
 
     @property

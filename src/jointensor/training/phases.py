@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 from torch import nn
 
-from jointensor.training.chain import sample
-from jointensor.training.ends import DeadError, HopelessError
+from jointensor.solvers.entries import Fixed
+from jointensor.solvers.failures import DeadError, HopelessError
+from jointensor.solvers.sgd import Descent, Exact
+from jointensor.solvers.stopping import Patience
 from jointensor.training.exact import make_exact, solve_again, solve_turn, solve_warm_start
-from jointensor.training.guess import guess_components
+from jointensor.training.gibbs_driver import sample
+from jointensor.training.init_components import guess_components
 from jointensor.training.journal import Snapshot
-from jointensor.training.solvers import Descent, Exact
-from jointensor.training.state import Fixed
-from jointensor.training.stopping import Patience
 from jointensor.training.trainer import STEPS, Trainer
 
 CLEARLY = 0.005

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from jointensor.errors import ConfigError
 from jointensor.registry import nearest
-from jointensor.training.losses import make_loss
+from jointensor.solvers.losses import make_loss
 
 
 @dataclass(frozen=True)

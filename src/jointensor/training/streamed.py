@@ -14,24 +14,25 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from jointensor.baselines.tables import Tables
-from jointensor.data.deal import Dealt
+from jointensor.data.shard_writer import Dealt
 from jointensor.data.shards import Block
 from jointensor.errors import ConfigError
 from jointensor.kernels import pick_engine
 from jointensor.models.joint import JointModel, evaluate_in_batches
 from jointensor.models.multilinear import Multilinear, parse_blocks
-from jointensor.training.attempts import run_attempts
-from jointensor.training.ends import BudgetError, DivergedError
+from jointensor.predictors.tables import Tables
+from jointensor.solvers.entries import Entries, Fixed, FixedHalf, Half
+from jointensor.solvers.failures import BudgetError, DivergedError
+from jointensor.solvers.random_state import random_state, set_random_state
+from jointensor.solvers.sgd import PIECES, Descent, Exact, Inside, Solver
+from jointensor.solvers.streamed_als import StreamedAls
+from jointensor.solvers.streamed_entries import Column, StreamedEntries
 from jointensor.training.fit import Fit, check_values, finish
 from jointensor.training.history import OnEpoch
-from jointensor.training.journal import Journal, random_state, set_random_state
+from jointensor.training.init import initialise
+from jointensor.training.journal import Journal
 from jointensor.training.recipe import Recipe
-from jointensor.training.solvers import PIECES, Descent, Exact, Inside, Solver
-from jointensor.training.start import initialise
-from jointensor.training.state import Entries, Fixed, FixedHalf, Half
-from jointensor.training.streamed_als import StreamedAls
-from jointensor.training.streamed_entries import Column, StreamedEntries
+from jointensor.training.restarts import run_attempts
 from jointensor.training.trainer import Trainer
 
 FIXED = Column("fixed")

@@ -10,21 +10,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from jointensor.distributed.sharded_rows import share_engine
 from jointensor.kernels import Engine, pick_engine
 from jointensor.models.joint import LINKS, JointModel, evaluate_in_batches, is_out_of_memory
 from jointensor.models.multilinear import Multilinear
-from jointensor.training.als import Als
-from jointensor.training.ends import BudgetError, Checked, DivergedError, Probation
+from jointensor.solvers.als import Als
+from jointensor.solvers.data_parallel import SharedDescent, keep_together, take_first
+from jointensor.solvers.entries import Entries, Fixed, FixedHalf, Half
+from jointensor.solvers.failures import BudgetError, Checked, DivergedError, Probation
+from jointensor.solvers.losses import make_loss
+from jointensor.solvers.sgd import Average, Descent, Exact, Optimizer, Solver
+from jointensor.solvers.stopping import Either, Patience, RelativeChange
 from jointensor.training.history import Epoch, OnEpoch
+from jointensor.training.init import Levels, initialise
 from jointensor.training.journal import Journal, Snapshot
-from jointensor.training.losses import make_loss
 from jointensor.training.recipe import Recipe
-from jointensor.training.shared_rows import share_engine
-from jointensor.training.solvers import Average, Descent, Exact, Optimizer, Solver
-from jointensor.training.start import Levels, initialise
-from jointensor.training.state import Entries, Fixed, FixedHalf, Half
-from jointensor.training.stopping import Either, Patience, RelativeChange
-from jointensor.training.together import SharedDescent, keep_together, take_first
 
 EVALUATION_BATCH = 65536
 """Entries per forward pass where no gradients are needed."""
@@ -52,9 +52,9 @@ class Trainer:
         journal: Journal | None = None,
     ) -> None:
         self.journal = journal or Journal()
-        self.world = self.journal.world
-        self.engine = share_engine(engine or pick_engine("reference", "cpu"), self.world)
-        self.sum_of_entries = int(self.world.sum(len(train))[0])
+        self.processes = self.journal.processes
+        self.engine = share_engine(engine or pick_engine("reference", "cpu"), self.processes)
+        self.sum_of_entries = int(self.processes.sum(len(train))[0])
         self.journal.model = model
         self.notes: list[str] = []
         self.ridge: float | None = None
@@ -76,7 +76,7 @@ class Trainer:
     @property
     def entries(self) -> int:
         """Training entries, whoever has them."""
-        return self.sum_of_entries if self.world.shared else len(self.train)
+        return self.sum_of_entries if self.processes.shared else len(self.train)
 
     @property
     def most(self) -> int:
@@ -128,9 +128,9 @@ class Trainer:
         self.model.eval()
         self.model.link = self.loss.link
         start = "exact" if self.recipe.solves and self.recipe.start == "data" else self.recipe.start
-        moments = self.world.moments(self.train.values)
+        moments = self.processes.moments(self.train.values)
         self.levels = initialise(self.model, self.train.values, start=start, moments=moments)
-        take_first(self.model, self.world)
+        take_first(self.model, self.processes)
 
     def descent(self, *groups: tuple[nn.Module, float]) -> Descent:
         """The recipe's optimiser over modules, each with its learning rate."""
@@ -143,24 +143,29 @@ class Trainer:
         average = Average(every, recipe.average) if recipe.average else None
         if recipe.optimizer == "sgd":
             return self._stepped(torch.optim.SGD(settings, weight_decay=recipe.decay), average)
-        if self.engine.name == "triton" and not self.world.shared:
-            from jointensor.training.graphs import DeviceAdam, GraphDescent  # noqa: PLC0415 - needs Triton
+        if self.engine.name == "triton" and not self.processes.shared:
+            from jointensor.solvers.cuda_graphs import DeviceAdam, GraphDescent  # noqa: PLC0415 - needs Triton
 
             return GraphDescent(DeviceAdam(settings, recipe.decay), self.loss, self.batch_size, average)
         return self._stepped(torch.optim.AdamW(settings, weight_decay=recipe.decay, fused=True), average)
 
     def _stepped(self, optimizer: Optimizer, average: Average | None) -> Descent:
         given = (optimizer, self.loss, self.batch_size, average)
-        if self.world.shared:
-            return SharedDescent(*given, pause=self._pause_inside, world=self.world)
+        if self.processes.shared:
+            return SharedDescent(*given, pause=self._pause_inside, processes=self.processes)
         return Descent(*given, pause=self._pause_inside)
 
     def exact(self, g: Multilinear) -> Exact:
         """The exact solver of g."""
-        engine, world = self.engine, self.world
-        spread = world.moments(self.train.values)[1] or 1.0
+        engine, processes = self.engine, self.processes
+        spread = processes.moments(self.train.values)[1] or 1.0
         als = Als(
-            g, self.train.indices, spread=spread, solver=engine.solve_rows, systems=engine.row_systems, world=world
+            g,
+            self.train.indices,
+            spread=spread,
+            solver=engine.solve_rows,
+            systems=engine.row_systems,
+            processes=processes,
         )
         return Exact(als, self.loss, self.recipe.huber_delta)
 
@@ -237,7 +242,7 @@ class Trainer:
             loss = self._within_memory(half, fixed, solver, inside)
         finally:
             self.model.eval()
-        keep_together(self.model, self.world)
+        keep_together(self.model, self.processes)
         if solver.average:
             solver.average.swap()
         checked = list(self._validate(half, fixed)) if len(self.valid) else None
@@ -278,14 +283,14 @@ class Trainer:
         entries = self.valid if len(self.valid) else self.train
         predicted = LINKS[self.model.link](evaluate_in_batches(half, entries.indices, self.at_once))
         losses = self.loss.elementwise(predicted, entries.values)
-        return self.loss.figure(float(losses.mean()) if len(self.valid) else self.world.mean(losses))
+        return self.loss.figure(float(losses.mean()) if len(self.valid) else self.processes.mean(losses))
 
     def at_valid(self, half: Half, fixed: Fixed) -> Tensor:
         """Score of the validation entries, ``(entries,)``."""
         return evaluate_in_batches(half, self.valid.indices, self.at_once).to(self.valid.values) + fixed.valid
 
     def _validate(self, half: Half, fixed: Fixed) -> Checked:
-        if self.world.shared:
+        if self.processes.shared:
             return self._validate_together(half, fixed)
         score = self.at_valid(half, fixed)
         predicted, values = LINKS[self.model.link](score), self.valid.values
@@ -295,12 +300,12 @@ class Trainer:
 
     def _validate_together(self, half: Half, fixed: Fixed) -> Checked:
         """The same, every process with its share of the validation entries."""
-        mine = self.world.share(len(self.valid))
+        mine = self.processes.share(len(self.valid))
         rest = fixed.valid[mine] if isinstance(fixed.valid, Tensor) else fixed.valid
         values = self.valid.values[mine]
         score = evaluate_in_batches(half, self.valid.indices[mine], self.at_once).to(values) + rest
         predicted = LINKS[self.model.link](score)
         numbers = [self.loss.elementwise(predicted, values), (predicted - values).square(), values.square()]
-        loss, wrong, squares = self.world.sum(*(float(one.double().sum()) for one in numbers))
-        spreads = [self.world.moments(one)[1] for one in (predicted, values)]
+        loss, wrong, squares = self.processes.sum(*(float(one.double().sum()) for one in numbers))
+        spreads = [self.processes.moments(one)[1] for one in (predicted, values)]
         return Checked(loss / len(self.valid), math.sqrt(wrong / max(squares, 1e-60)), *spreads)

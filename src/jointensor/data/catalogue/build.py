@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from jointensor.data.catalogue.archives import open_member
 from jointensor.data.catalogue.recipes import Recipe
-from jointensor.data.files import file_kind, read_tensor, with_orders
+from jointensor.data.formats.files import file_kind, read_tensor, with_orders
+from jointensor.data.formats.npz import read_archive, texts_of
+from jointensor.data.frames import TableSpec
 from jointensor.data.modes import Mode
-from jointensor.data.npz import read_archive, texts_of
-from jointensor.data.sparse import SparseTensor, cell_keys
-from jointensor.data.tables import TableSpec
+from jointensor.data.tensor import SparseTensor, cell_keys
 from jointensor.errors import DataError
 
 FEWEST_RATINGS = 20

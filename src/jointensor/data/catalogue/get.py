@@ -11,8 +11,8 @@ from jointensor.atomic import write_whole
 from jointensor.data.catalogue.build import build, read_stand_in
 from jointensor.data.catalogue.cache import Fetcher
 from jointensor.data.catalogue.recipes import Recipe, Source, load, names
-from jointensor.data.files import file_kind, write_tensor
-from jointensor.data.sparse import SparseTensor
+from jointensor.data.formats.files import file_kind, write_tensor
+from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError, DataError, RunError
 from jointensor.registry import nearest
 

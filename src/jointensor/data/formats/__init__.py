@@ -1,0 +1,1 @@
+"""One file per format: read, scan in chunks, write."""

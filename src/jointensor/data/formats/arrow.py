@@ -1,0 +1,139 @@
+"""Whether an Arrow file fits together: polars takes the places and sizes in it for granted, and ends the process where
+they lead nowhere.
+
+The file: ``ARROW1``, messages (a description each, then its body), a footer that says where they are, ``ARROW1``.
+Descriptions are FlatBuffers: tables whose fields are looked up by number.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from jointensor.data.formats.reading import check_unpacked
+from jointensor.errors import DataError
+
+MAGIC = b"ARROW1"
+BLOCK, PAIR = struct.Struct("<qi4xq"), struct.Struct("<qq")
+"""Where a message is: offset, length of its description and of its body. A place and a size, or two counts."""
+DICTIONARY, BATCH = 2, 3
+"""Kinds of messages that have a body."""
+
+
+class _Table:
+    """A table of a FlatBuffer; whatever leads out of the bytes raises ``struct.error``."""
+
+    def __init__(self, data: bytes, at: int) -> None:
+        self.data, self.at = data, at
+        self.lookup = at - self.number("<i", at)
+        self.size = self.number("<H", self.lookup)
+
+    @classmethod
+    def root(cls, data: bytes) -> _Table:
+        """The outermost table."""
+        return cls(data, struct.unpack_from("<I", data)[0])
+
+    def number(self, kind: str, at: int) -> int:
+        """A whole number at a place."""
+        if at < 0:
+            raise struct.error("a place before the beginning")
+        return int(struct.unpack_from(kind, self.data, at)[0])
+
+    def place(self, field: int) -> int | None:
+        """Where a field is; ``None`` where it is not there."""
+        at = 4 + 2 * field
+        offset = self.number("<H", self.lookup + at) if at + 2 <= self.size else 0
+        return self.at + offset if offset else None
+
+    def value(self, field: int, kind: str) -> int:
+        """A number, 0 where it is not there."""
+        at = self.place(field)
+        return 0 if at is None else self.number(kind, at)
+
+    def table(self, field: int) -> _Table | None:
+        """A table within."""
+        at = self.place(field)
+        return None if at is None else _Table(self.data, at + self.number("<I", at))
+
+    def vector(self, field: int, size: int) -> tuple[int, int]:
+        """Begin and length of a vector whose items take ``size`` bytes."""
+        at = self.place(field)
+        if at is None:
+            return 0, 0
+        begin = at + self.number("<I", at)
+        count = self.number("<I", begin)
+        if begin + 4 + count * size > len(self.data):
+            raise struct.error("a list that does not end")
+        return begin + 4, count
+
+    def items(self, field: int, kind: struct.Struct) -> Iterator[tuple[int, ...]]:
+        """Structures of a vector."""
+        begin, count = self.vector(field, kind.size)
+        return (kind.unpack_from(self.data, begin + n * kind.size) for n in range(count))
+
+
+def check_arrow(path: Path) -> None:
+    """Refuse a file whose messages are not where it says, or do not hold what they say."""
+    try:
+        with path.open("rb") as file:
+            end = file.seek(0, 2)
+            file.seek(0)
+            begin = file.read(8)
+            file.seek(max(end - 10, 0))
+            tail = file.read(10)
+            if not begin.startswith(MAGIC) or not tail.endswith(MAGIC) or end < 20:
+                raise struct.error("it is not an Arrow file, or a stream of Arrow's that has to be written as a file")
+            last = end - 10 - struct.unpack_from("<i", tail)[0]  # where the footer begins
+            if not 8 <= last < end - 10:
+                raise struct.error("its footer has an impossible length")
+            file.seek(last)
+            footer, unpacked = _Table.root(file.read(end - 10 - last)), 0
+            for field, kind in ((2, DICTIONARY), (3, BATCH)):
+                for offset, length, body in footer.items(field, BLOCK):
+                    if offset < 8 or length < 8 or body < 0 or offset + length + body > last:
+                        raise struct.error("a message lies outside of it")
+                    file.seek(offset)
+                    batch = _batch_of(file.read(length), kind, body)
+                    unpacked += _unpacked(file, batch, offset + length, body)
+                    check_unpacked(path, unpacked)
+    except (struct.error, OSError) as error:
+        raise DataError(f"{path} cannot be read as a table: {error} (is the file cut off?)") from None
+
+
+def _batch_of(message: bytes, kind: int, body: int) -> _Table:
+    """The description of a batch of rows, or of the labels of a dictionary."""
+    mark, size = struct.unpack_from("<Ii", message)
+    begin = 8 if mark == 0xFFFFFFFF else 4  # files of Arrow before 0.15 have no mark
+    if not 0 < (size if begin == 8 else mark) <= len(message) - begin:
+        raise struct.error("a message has an impossible length")
+    table = _Table.root(message[begin:])
+    head = table.table(2)
+    if head is not None and kind == DICTIONARY:
+        head = head.table(1)
+    if head is None or table.value(1, "<B") != kind or table.value(3, "<q") != body:
+        raise struct.error("a message is not what the footer says")
+    return head
+
+
+def _unpacked(file: BinaryIO, batch: _Table, begin: int, body: int) -> int:
+    """Bytes that a batch takes in memory, at most eight for a number of a column; refuses what its body cannot hold."""
+    rows, packed = batch.value(0, "<q"), batch.place(3) is not None
+    if rows < 0:
+        raise struct.error("a message has a negative number of rows")
+    total = 0
+    for length, missing in batch.items(1, PAIR):
+        if length < 0 or not 0 <= missing <= length:
+            raise struct.error("a column has an impossible number of rows")
+        total += 8 * length
+    for offset, length in batch.items(2, PAIR):
+        if offset < 0 or length < 0 or offset + length > body:
+            raise struct.error("a column lies outside of its message")
+        if packed and length:
+            file.seek(begin + offset)
+            size = struct.unpack("<q", file.read(8))[0]
+            if size < -1 or length < 8:
+                raise struct.error("a packed column has an impossible length")
+            total += max(size, 0)
+    return total

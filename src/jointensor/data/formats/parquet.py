@@ -1,0 +1,179 @@
+"""Whether a Parquet file fits together: polars takes places and sizes in it for granted, and ends the process where
+they lead nowhere.
+
+The file: ``PAR1``, pages, a description of them, its length, ``PAR1``. The description is Thrift's compact protocol:
+structures whose fields have numbers.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from jointensor.data.formats.reading import check_unpacked
+from jointensor.errors import DataError
+
+MAGIC = b"PAR1"
+DEEPEST = 64
+"""Structures within structures."""
+BOOLEANS, BYTE, NUMBERS, DOUBLE, TEXT, LISTS, STRUCTURE = (1, 2), 3, (4, 5, 6), 7, 8, (9, 10), 12
+"""Kinds of fields."""
+ROW_GROUPS, ROWS = 4, 3
+COLUMNS, GROUP_ROWS = 1, 3
+FILE, COLUMN = 1, 3
+VALUES, UNPACKED, PACKED, FIRST_PAGE, DICTIONARY = 5, 6, 7, 9, 11
+"""Numbers of fields: of the whole, of a group of rows, of a column in it, and of what is known of that."""
+PAGE_UNPACKED, PAGE_PACKED, LABELS, PAGES = 2, 3, 7, (5, 7, 8)
+"""Of what is written before a page: its sizes, and what is known of it by its kind, whose first fields are counts."""
+HEAD = 1 << 13
+"""Bytes that are enough for what is written before a page, unless it has long texts in it."""
+
+
+class _WrongError(Exception):
+    """A description that does not describe the file."""
+
+
+class _Thrift:
+    """Reads one structure as a dictionary of its fields."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, 0
+
+    def whole(self) -> int:
+        """A whole number, seven bits to a byte."""
+        number = shift = 0
+        while True:
+            byte = self.data[self.at]
+            self.at += 1
+            number |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return number
+            if shift > 63:
+                raise _WrongError("a number in its description does not end")
+
+    def signed(self) -> int:
+        """A whole number that may be negative."""
+        number = self.whole()
+        return (number >> 1) ^ -(number & 1)
+
+    def skip(self, size: int) -> None:
+        """Leave bytes out."""
+        if size > len(self.data) - self.at:
+            raise _WrongError("its description ends too early")
+        self.at += size
+
+    def structure(self, deep: int = 0) -> dict[int, Any]:
+        """Fields by their numbers; those that are not needed are ``None``."""
+        if deep > DEEPEST:
+            raise _WrongError("its description does not end")
+        fields: dict[int, Any] = {}
+        number = 0
+        while head := self.data[self.at]:
+            self.at += 1
+            number = number + (head >> 4) if head >> 4 else self.signed()
+            fields[number] = self.value(head & 15, deep)
+        self.at += 1
+        return fields
+
+    def value(self, kind: int, deep: int, *, listed: bool = False) -> Any:
+        """One field, or one item of a list."""
+        if kind in BOOLEANS or kind == BYTE:
+            self.skip(1 if listed or kind == BYTE else 0)
+        elif kind in NUMBERS:
+            return self.signed()
+        elif kind == DOUBLE:
+            self.skip(8)
+        elif kind == TEXT:
+            self.skip(self.whole())
+            return True
+        elif kind in LISTS:
+            return self.listed(deep)
+        elif kind == STRUCTURE:
+            return self.structure(deep + 1)
+        else:
+            raise _WrongError("its description has a field of an unknown kind")
+        return None
+
+    def listed(self, deep: int) -> list[Any]:
+        """Items of a list."""
+        head = self.data[self.at]
+        self.at += 1
+        count = head >> 4 if head >> 4 < 15 else self.whole()
+        if count > len(self.data) - self.at or deep > DEEPEST:
+            raise _WrongError("a list in its description does not end")
+        return [self.value(head & 15, deep + 1, listed=True) for _ in range(count)]
+
+
+def check_parquet(path: Path) -> None:
+    """Refuse a file whose columns are not where it says, or that becomes far larger than data do."""
+    try:
+        with path.open("rb") as file:
+            end = file.seek(0, 2)
+            file.seek(max(end - 8, 0))
+            tail = file.read(8)
+            begin = end - 8 - struct.unpack_from("<I", tail)[0]
+            if not tail.endswith(MAGIC) or begin < len(MAGIC):
+                raise _WrongError("it is not a Parquet file")
+            file.seek(begin)
+            about = _Thrift(file.read(end - 8 - begin)).structure()
+            _check_groups(path, file, about, begin)
+    except (struct.error, IndexError, AttributeError, TypeError, KeyError) as error:
+        raise DataError(f"{path} cannot be read as a table: its description is wrong ({error})") from None
+    except (_WrongError, OSError) as error:
+        raise DataError(f"{path} cannot be read as a table: {error} (is the file cut off?)") from None
+
+
+def _check_groups(path: Path, file: BinaryIO, about: dict[int, Any], end: int) -> None:
+    """Every column lies before ``end``, and all of them together are no larger than data are."""
+    rows = unpacked = 0
+    for group in about[ROW_GROUPS]:
+        rows += group[GROUP_ROWS]
+        for column in group[COLUMNS]:
+            if FILE in column:
+                raise _WrongError("its columns are in another file")
+            known = column[COLUMN]
+            first = min(known[FIRST_PAGE], known.get(DICTIONARY) or known[FIRST_PAGE])
+            if first < len(MAGIC) or known[PACKED] < 0 or first + known[PACKED] > end:
+                raise _WrongError("a column lies outside of it")
+            if known[VALUES] < 0 or known[UNPACKED] < 0 or group[GROUP_ROWS] < 0:
+                raise _WrongError("a column has a negative size")
+            unpacked += max(known[UNPACKED], 8 * known[VALUES], 8 * group[GROUP_ROWS])
+            check_unpacked(path, unpacked)
+            _check_pages(file, (first, first + known[PACKED], end), known[VALUES])
+    if rows != about[ROWS]:
+        raise _WrongError("its groups have other rows than it says")
+
+
+def _check_pages(file: BinaryIO, places: tuple[int, int, int], values: int) -> None:
+    """The pages of a column follow each other, and none has more values than the column.
+
+    ``places``: where they begin, where they should end (old writers are wrong about it by a few bytes), and where all
+    columns end.
+    """
+    at, last, end = places
+    while at < last:
+        head, size = _page(file, at, end)
+        counts = [part.get(1, 0) for kind in PAGES if isinstance(part := head.get(kind), dict)]
+        # a dictionary may have labels that no value has
+        if min(head[PAGE_UNPACKED], head[PAGE_PACKED], *counts) < 0 or (
+            LABELS not in head and max(counts, default=0) > values
+        ):
+            raise _WrongError("a page has an impossible size")
+        at += size + head[PAGE_PACKED]
+    if at > end:
+        raise _WrongError("a page lies outside of it")
+
+
+def _page(file: BinaryIO, at: int, end: int) -> tuple[dict[int, Any], int]:
+    """What is written before a page, and how long that is."""
+    for length in (HEAD, end - at):
+        file.seek(at)
+        read = _Thrift(file.read(min(length, end - at)))
+        try:
+            return read.structure(), read.at
+        except (IndexError, _WrongError):
+            if length >= end - at:
+                raise
+    raise _WrongError("a page does not begin")

@@ -1,0 +1,176 @@
+"""FROSTT's text format: one entry per line, one-based indices, then the value; ``#`` starts a comment.
+
+Labels come from ``.map`` files beside it, one label per line: ``mode-1-sender.map`` names the first mode
+``sender`` and labels it; ``NAME.mode-1-sender.map`` does so for ``NAME.tns`` alone. Either may be
+gzipped.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from jointensor.data.formats.reading import unpack_gzip
+from jointensor.data.modes import Mode, guess_order
+from jointensor.data.tensor import SparseTensor
+from jointensor.errors import DataError
+
+_SLASH = "%2F"
+"""Stands for a slash of a mode's name in the name of its ``.map`` file."""
+
+_BEGINNINGS = tuple(bytes([byte]) for byte in b"0123456789#+-.")
+"""First bytes of text; polars would unpack what begins like a packed file, however large it becomes."""
+
+
+def read_tns(path: Path) -> SparseTensor:
+    """A tensor from ``.tns`` or ``.tns.gz``, entries in file order."""
+    numbers = _read_numbers(path)
+    indices = numbers[:, :-1] - 1
+    if indices.shape[1] < 2:
+        raise DataError(
+            f"{path}: a line has {numbers.shape[1]} fields; a tensor needs at least two indices and a value"
+        )
+    _check_indices(path, indices)
+    maps = read_maps(path, indices.shape[1])
+    try:
+        modes = [mode_of(int(top), *maps.get(n, (f"mode_{n}", None))) for n, top in enumerate(indices.max(axis=0))]
+        return SparseTensor(indices, numbers[:, -1], modes)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+
+
+def write_tns(tensor: SparseTensor, path: Path) -> None:
+    """Write ``.tns`` or ``.tns.gz``, and a ``.map`` file beside it for every labelled mode."""
+    _refuse_line_ends(tensor)
+    table = pl.DataFrame({f"i{n}": tensor.indices[:, n].astype(np.int64) + 1 for n in range(tensor.n_modes)})
+    text = table.with_columns(value=pl.Series(tensor.values)).write_csv(include_header=False, separator=" ")
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    stem = path.name.split(".tns")[0]
+    for n, mode in enumerate(tensor.modes):
+        if mode.labels is not None:
+            name = mode.name.replace("/", _SLASH)
+            lines = "".join(f"{label}\n" for label in mode.labels)
+            path.with_name(f"{stem}.mode-{n + 1}-{name}.map").write_bytes(lines.encode())
+
+
+def mode_of(top: int, name: str, labels: tuple[str, ...] | None) -> Mode:
+    """The mode whose largest index, counted from 0, is ``top``."""
+    if labels is not None and len(labels) <= top:
+        raise DataError(f"mode '{name}' has index {top + 1}, but its .map file has {len(labels)} labels")
+    return Mode(name, top + 1 if labels is None else len(labels), labels, guess_order(name, labels))
+
+
+def _refuse_line_ends(tensor: SparseTensor) -> None:
+    for mode in tensor.modes:
+        wrong = next((label for label in mode.labels or () if "\n" in label or label.endswith("\r")), None)
+        if wrong is not None:
+            raise DataError(f"label {wrong!r} of mode '{mode.name}' has a line end, which .map files cannot hold")
+
+
+def _read_bytes(path: Path) -> bytes:
+    return unpack_gzip(path) if path.suffix == ".gz" else path.read_bytes()
+
+
+def _read_numbers(path: Path) -> NDArray[np.float64]:
+    """All lines as numbers, ``(entries, modes + 1)``."""
+    numbers = numbers_of(path, _read_bytes(path))
+    if not len(numbers):
+        raise DataError(f"{path} has no entries")
+    return numbers
+
+
+def numbers_of(path: Path, data: bytes, number: int = 1) -> NDArray[np.float64]:
+    """Some lines as numbers, ``(entries, modes + 1)``; the first of them is line ``number`` of the file."""
+    first = next(_data_lines(data), None)
+    if first is None:
+        return np.empty((0, 0))
+    fields = len(first[1].split())
+    # FROSTT's own files have single blanks: read those at full speed, anything else after tidying
+    table = _parse(data, fields) if _single_blanks(first[1]) and data[:1] in _BEGINNINGS else None
+    table = _parse(tidy, fields) if table is None and (tidy := _tidy(data))[:1] in _BEGINNINGS else table
+    return _read_slowly(path, data, number) if table is None else table.to_numpy()
+
+
+def _parse(data: bytes, fields: int) -> pl.DataFrame | None:
+    """Lines with single blanks as numbers; ``None`` where one is not."""
+    schema = {f"f{n}": pl.Float64 for n in range(fields)}
+    options: dict[str, Any] = {"separator": " ", "has_header": False, "comment_prefix": "#", "quote_char": None}
+    try:
+        table = pl.read_csv(io.BytesIO(data), schema=schema, **options)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
+        return None
+    return None if table.null_count().sum_horizontal()[0] else table
+
+
+def _single_blanks(line: str) -> bool:
+    return line == " ".join(line.split())
+
+
+def _tidy(data: bytes) -> bytes:
+    """Lines with single blanks, without comments."""
+    return "\n".join(" ".join(line.split()) for _, line in _data_lines(data)).encode()
+
+
+def _read_slowly(path: Path, data: bytes, first: int) -> NDArray[np.float64]:
+    """All lines as numbers, each of them checked, and the first bad one named."""
+    rows: list[list[float]] = []
+    for number, line in _data_lines(data, first):
+        words = line.split()
+        fields = len(rows[0]) if rows else len(words)
+        if len(words) != fields:
+            raise DataError(
+                f"{path}, line {number}: {len(words)} fields, the first entry has {fields} (is the file cut off?)"
+            )
+        wrong = next((word for word in words if not _is_number(word)), None)
+        if wrong is not None:
+            raise DataError(f"{path}, line {number}: {wrong!r} is not a number")
+        rows.append([float(word) for word in words])
+    return np.array(rows)
+
+
+def _data_lines(data: bytes, first: int = 1) -> Iterator[tuple[int, str]]:
+    for number, raw in enumerate(io.BytesIO(data), start=first):
+        line = raw.decode("utf-8", errors="replace").partition("#")[0].strip()
+        if line:
+            yield number, line
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return "_" not in word  # Python alone reads 1_000
+
+
+def _check_indices(path: Path, indices: NDArray[np.float64]) -> None:
+    for wrong, what in (
+        (~np.isfinite(indices) | (indices != np.floor(indices)), "not a whole number"),
+        (indices < 0, "below 1; indices are one-based"),
+    ):
+        if wrong.any():
+            row, n = np.argwhere(wrong)[0]
+            number = next(number for k, (number, _) in enumerate(_data_lines(_read_bytes(path))) if k == row)
+            raise DataError(f"{path}, line {number}: index {indices[row, n] + 1:g} of mode {n + 1} is {what}")
+
+
+def read_maps(path: Path, n_modes: int) -> dict[int, tuple[str, tuple[str, ...]]]:
+    """Names and labels of modes, by position, from the ``.map`` files beside a tensor."""
+    stem = re.escape(path.name.split(".tns")[0])
+    found: dict[int, tuple[str, tuple[str, ...]]] = {}
+    for pattern in (r"mode-(\d+)-(.+?)\.map(\.gz)?$", stem + r"[._-]mode-(\d+)-(.+?)\.map(\.gz)?$"):
+        for file in sorted(path.parent.iterdir()):
+            match = re.match(pattern, file.name)
+            if match and 1 <= int(match[1]) <= n_modes and file.is_file():
+                text = _read_bytes(file).decode("utf-8", errors="replace")
+                labels = text.removesuffix("\n").split("\n")
+                found[int(match[1]) - 1] = match[2].replace(_SLASH, "/"), tuple(x.removesuffix("\r") for x in labels)
+    return found

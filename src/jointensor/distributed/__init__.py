@@ -1,0 +1,1 @@
+"""Several processes that train one model: the process group, and rows solved in shards."""

@@ -1,0 +1,264 @@
+"""The processes of one fit: who they are, and the few things they do together.
+
+Every process runs the same program on its own share of the training entries. What the program does next depends on
+sums over all processes (:meth:`ProcessGroup.sum`) or on the first process (:meth:`ProcessGroup.decide`), so all of them
+take the same branch. Random numbers are of two kinds. Torch's state is the same everywhere; it decides what all must
+agree on (initial values, Gibbs draws). Numbers that belong to a process's own entries come from
+:meth:`ProcessGroup.own_random`, which leaves that state alone.
+
+A fit in one process has the group :data:`SINGLE_PROCESS`: nothing is sent, and every collective returns its argument.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from jointensor.errors import JointensorError, LostProcessError
+
+T = TypeVar("T")
+
+CPU = torch.device("cpu")
+
+LETTER = 1024
+"""Bytes of a message that are sent at once; most decisions are shorter."""
+
+PATIENCE = timedelta(days=7)
+"""How long to wait for a process that works alone; whoever started the processes ends them if it fails."""
+
+ECHO = 3.0
+"""Seconds in which a process that failed is given time to say so."""
+
+
+@dataclass(frozen=True)
+class ProcessGroup:
+    """One process among several; see the head of this module.
+
+    The processes are joined by :func:`jointensor.distributed.launch.join_processes`, never by a fit.
+    """
+
+    rank: int = 0
+    """Number of this process, from 0; the first one decides, writes and prints."""
+    size: int = 1
+    device: torch.device = CPU
+    """Where this process computes, and where what it sends lives."""
+    store: Any = None
+    """Small notes that all can read, a ``torch.distributed.Store``; ``None`` for a process that is alone."""
+    wire: Counter[str] = field(default_factory=Counter, compare=False)
+    """Bytes that this process has sent by kind of operation, counted as rings of processes send them."""
+    met: list[int] = field(default_factory=lambda: [0], compare=False, repr=False)
+
+    @property
+    def shared(self) -> bool:
+        """Whether processes were joined, be it one."""
+        return self.store is not None
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the process that decides, writes and prints."""
+        return self.rank == 0
+
+    def share(self, count: int) -> slice:
+        """Which of ``count`` things are this process's: every ``size``-th, so that all have alike ones."""
+        return slice(self.rank, count, self.size)
+
+    def shares(self, count: int) -> list[int]:
+        """How many of ``count`` things every process has.
+
+        >>> ProcessGroup(0, 3).shares(10)
+        [4, 3, 3]
+        """
+        return [len(range(rank, count, self.size)) for rank in range(self.size)]
+
+    def decide(self, compute: Callable[[], T]) -> T:
+        """What the first process computes (numbers, words, lists of them); all compute, since that may be training."""
+        answer = compute()
+        if not self.shared:
+            return answer
+        told: T = json.loads(self.bytes_of(json.dumps(answer).encode() if self.first else b""))
+        return told
+
+    def bytes_of(self, data: bytes, source: int = 0) -> bytes:
+        """The bytes that process ``source`` has, on all of them."""
+        if not self.shared:
+            return data
+        head = np.zeros(LETTER, np.uint8)
+        if self.rank == source:
+            head[:8] = np.frombuffer(len(data).to_bytes(8, "little"), np.uint8)
+            head[8 : 8 + len(data)] = np.frombuffer(data[: LETTER - 8], np.uint8)
+        got = self._broadcast_array(head, source)
+        length = int.from_bytes(got[:8].tobytes(), "little")
+        rest = np.zeros(max(length - (LETTER - 8), 0), np.uint8)
+        if self.rank == source and len(rest):
+            rest[:] = np.frombuffer(data[LETTER - 8 :], np.uint8)
+        more = self._broadcast_array(rest, source) if len(rest) else rest
+        return got[8 : 8 + min(length, LETTER - 8)].tobytes() + more.tobytes()
+
+    def _broadcast_array(self, array: np.ndarray[Any, Any], source: int) -> np.ndarray[Any, Any]:
+        return self.broadcast_(torch.from_numpy(array).to(self.device), source).cpu().numpy()
+
+    def broadcast_(self, tensor: Tensor, source: int = 0) -> Tensor:
+        """Set a tensor to what it is in process ``source``."""
+        if self.shared:
+            whole = tensor.detach().contiguous()
+            with self._sending("broadcast", _bytes(whole)):
+                dist.broadcast(whole, source)
+            if whole.data_ptr() != tensor.data_ptr():
+                tensor.detach().copy_(whole)
+        return tensor
+
+    def sum_(self, tensor: Tensor) -> Tensor:
+        """Set a tensor to its sum over all processes; the same bits everywhere."""
+        if self.shared:
+            with self._sending("all_reduce", 2 * (self.size - 1) * _bytes(tensor) // self.size):
+                dist.all_reduce(tensor)
+        return tensor
+
+    def sum(self, *numbers: float) -> list[float]:
+        """Sums of numbers over all processes, in 64 bits."""
+        if not self.shared:
+            return list(numbers)
+        return [float(one) for one in self.sum_(torch.tensor(numbers, dtype=torch.float64, device=self.device))]
+
+    def mean(self, values: Tensor) -> float:
+        """Mean of the values of all processes."""
+        if not self.shared:
+            return float(values.mean())
+        total, count = self.sum(float(values.double().sum()), len(values))
+        return total / count if count else math.nan
+
+    def moments(self, values: Tensor) -> tuple[float, float]:
+        """Mean and standard deviation of the values of all processes."""
+        if not self.shared:
+            return float(values.mean()), float(values.std(correction=0))
+        mean = self.mean(values)
+        return mean, math.sqrt(self.mean((values.double() - mean).square()))
+
+    def gather(self, tensor: Tensor) -> list[Tensor]:
+        """What every process has of a tensor that has the same shape everywhere."""
+        if not self.shared:
+            return [tensor]
+        tensor = tensor.contiguous()
+        found = [torch.empty_like(tensor) for _ in range(self.size)]
+        with self._sending("all_gather", (self.size - 1) * _bytes(tensor)):
+            dist.all_gather(found, tensor)
+        return found
+
+    def gather_rows(self, tensor: Tensor) -> list[Tensor]:
+        """The same where numbers of rows differ."""
+        counts = [int(one) for one in self.gather(torch.tensor([len(tensor)], device=tensor.device))]
+        padded = tensor.new_zeros(max(counts), *tensor.shape[1:])
+        padded[: len(tensor)] = tensor
+        return [one[:count] for one, count in zip(self.gather(padded), counts, strict=True)]
+
+    def sum_parts(self, parts: Tensor) -> Tensor:
+        """Of ``parts (size, …)``, the sum over all processes of this process's own part."""
+        if not self.shared:
+            return parts[0]
+        mine = torch.empty_like(parts[0])
+        with self._sending("reduce_scatter", (self.size - 1) * _bytes(mine)):
+            dist.reduce_scatter(mine, list(parts.contiguous()))
+        return mine
+
+    def seed(self) -> int:
+        """A number that is the same everywhere, made of torch's state without changing it."""
+        return int.from_bytes(hashlib.sha256(torch.get_rng_state().numpy().tobytes()).digest()[:8], "little")
+
+    def same_random(self) -> None:
+        """Let all processes have torch's state of the first."""
+        if self.shared:
+            torch.set_rng_state(self.broadcast_(torch.get_rng_state().to(self.device)).cpu())
+            if self.device.type == "cuda":
+                state = torch.cuda.get_rng_state(self.device).to(self.device)
+                torch.cuda.set_rng_state(self.broadcast_(state).cpu(), self.device)
+
+    @contextmanager
+    def own_random(self, *key: int) -> Iterator[None]:
+        """Torch's state set to one that belongs to this process and a key; put back afterwards."""
+        state: Any = np.random.SeedSequence([self.rank, *key]).generate_state(1, np.uint64)[0]
+        gpu = self.device.type == "cuda"
+        with torch.random.fork_rng(devices=[self.device] if gpu else []):
+            torch.default_generator.manual_seed(int(state))
+            if gpu:
+                with torch.cuda.device(self.device):
+                    torch.cuda.manual_seed(int(state))
+            yield
+
+    def randn_like(self, tensor: Tensor) -> Tensor:
+        """Normal numbers for something that belongs to this process's own entries."""
+        if not self.shared:
+            return torch.randn_like(tensor)
+        torch.rand(())  # the next seed is another one
+        with self.own_random(self.seed()):
+            return torch.randn_like(tensor)
+
+    def meet(self) -> None:
+        """Wait for all processes, for as long as they take: some work alone meanwhile."""
+        if not self.shared:
+            return
+        self.met[0] += 1
+        with self._sending("meet", 0):
+            self.store.set(f"met/{self.met[0]}/{self.rank}", "here")
+            self.store.wait([f"met/{self.met[0]}/{rank}" for rank in range(self.size)], PATIENCE)
+
+    def leave(self) -> None:
+        """Nothing more is sent."""
+        if self.shared and dist.is_initialized():
+            dist.destroy_process_group()
+
+    @contextmanager
+    def _sending(self, what: str, count: int) -> Iterator[None]:
+        self.wire[what] += count
+        try:
+            yield
+        except RuntimeError as error:  # what torch.distributed raises for peers that are gone or late
+            raise LostProcessError(
+                f"one of the {self.size} processes has ended or does not answer ({what}: {str(error).splitlines()[0]})"
+            ) from None
+
+    def first_to_say(self, error: BaseException) -> bool:
+        """Whether an error is news: no process has said the same, and it is not the echo of another's."""
+        if not self.shared:
+            return True
+        try:
+            if isinstance(error, LostProcessError) and self._somebody_failed():
+                return False
+            self.store.set("failed", "yes")
+            text = (
+                str(error) if isinstance(error, JointensorError) and not isinstance(error, LostProcessError) else "lost"
+            )
+            return not isinstance(error, JointensorError) or self._count(text) == 1
+        except RuntimeError:  # the store is gone as well
+            return True
+
+    def _count(self, text: str) -> int:
+        return int(self.store.add(f"said/{hashlib.sha256(text.encode()).hexdigest()}", 1))
+
+    def _somebody_failed(self) -> bool:
+        begin = time.monotonic()
+        while time.monotonic() - begin < ECHO:
+            if self.store.check(["failed"]):
+                return True
+            time.sleep(0.05)
+        return False
+
+
+SINGLE_PROCESS = ProcessGroup()
+"""One process."""
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

@@ -1,1 +1,0 @@
-"""Experiments: whole runs into folders, and the paper's claims."""

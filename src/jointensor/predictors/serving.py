@@ -1,0 +1,161 @@
+"""A predictor made ready for very many questions: the same answers, bit for bit, sooner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from jointensor.models.joint import JointModel
+from jointensor.models.nonlinear.julia import Julia
+from jointensor.predictors.conformal import Calibration
+from jointensor.predictors.ensemble import Ensemble
+from jointensor.predictors.joint import Predictor, interval_of
+from jointensor.predictors.tables import Table, Tables
+
+BATCH = 1 << 12
+"""Entries that go through a model at a time: what a layer makes of them stays in the cache of a core."""
+
+NEAR = 1 << 10
+"""Entries whose widest layer is there at a time: it is read again before it leaves that cache."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What is said of some entries, ``(entries,)`` each; made to be asked again for intervals."""
+
+    predicted: NDArray[np.float32]
+    never_seen: NDArray[np.bool_]
+    calibration: Calibration | None
+
+    def predict(self, _: NDArray[np.integer]) -> NDArray[np.float32]:
+        """The predictions that are there."""
+        return self.predicted
+
+    def unseen(self, _: NDArray[np.integer]) -> NDArray[np.bool_]:
+        """Which entries have a label that no training entry had."""
+        return self.never_seen
+
+
+class Serving:
+    """Answers like the predictor that it is given, in small batches on all of torch's threads."""
+
+    def __init__(self, predictor: Predictor | Ensemble) -> None:
+        self.predictor = replace(predictor, fallback=_indexed(predictor.fallback))
+
+    def unseen(self, indices: NDArray[np.integer]) -> NDArray[np.bool_]:
+        """Which entries have a label that no training entry had (or that is unknown: -1)."""
+        return self.predictor.unseen(indices)
+
+    def predict(self, indices: NDArray[np.integer]) -> NDArray[np.float32]:
+        """One number per entry, ``(entries, modes)`` → ``(entries,)``."""
+        return self.answer(indices).predicted
+
+    def answer(self, indices: NDArray[np.integer]) -> Answers:
+        """Predictions, and which entries have a label that was never seen."""
+        unseen = self.unseen(indices)
+        predictor = self.predictor
+        if isinstance(predictor, Ensemble) or next(predictor.model.parameters()).device.type != "cpu":
+            return Answers(predictor.predict(indices), unseen, predictor.calibration)
+        cold = predictor.not_for_the_model(indices, unseen)  # (entries,)
+        if not cold.any():
+            return Answers(_in_batches(predictor.model, indices), unseen, predictor.calibration)
+        predicted = np.empty(len(indices), dtype=np.float32)  # (entries,)
+        predicted[cold] = predictor.fallback.predict(indices[cold])
+        predicted[~cold] = _in_batches(predictor.model, indices[~cold])
+        return Answers(predicted, unseen, predictor.calibration)
+
+    def interval(self, indices: NDArray[np.integer], answers: Answers, level: float) -> NDArray[np.float32]:
+        """Lower and upper ends of entries that were answered, ``(entries, 2)``."""
+        ends = interval_of(answers, indices, level)
+        predictor = self.predictor
+        return np.clip(ends, predictor.low, predictor.high) if isinstance(predictor, Ensemble) else ends
+
+
+def _in_batches(model: JointModel, indices: NDArray[np.integer]) -> NDArray[np.float32]:
+    asked = torch.as_tensor(np.ascontiguousarray(indices))  # (entries, modes)
+    predicted = torch.empty(len(asked))
+    batches = _parts(len(asked), BATCH)
+
+    def answer(batch: slice) -> None:
+        with torch.inference_mode():
+            predicted[batch] = model(asked[batch])
+
+    with _one_thread_per_call() as threads, _near(model):
+        if threads == 1:  # threads that come and go leave memory behind
+            for batch in batches:
+                answer(batch)
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(answer, batches))
+    return predicted.numpy()
+
+
+@contextmanager
+def _one_thread_per_call() -> Iterator[int]:
+    """How many calls to make at once, each of which keeps to its thread: small batches are not worth sharing."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield threads
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def _near(model: JointModel) -> Iterator[None]:
+    """The paper's f has a wide layer: it is made for a few entries at a time, and used at once."""
+    part = None if model.nonlinear is None else model.nonlinear.part
+    if not isinstance(part, Julia) or part.fuses is None or part.fused is not None:
+        yield
+        return
+    part.fused = _two_layers
+    try:
+        yield
+    finally:
+        part.fused = None
+
+
+def _two_layers(rows: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
+    """ReLU between two linear layers, ``(entries, inputs)`` → ``(entries, outputs)``."""
+    out = rows.new_empty(len(rows), len(b2))
+    for part in _parts(len(rows), NEAR):
+        hidden = torch.addmm(b1, rows[part], w1.T).relu_()  # (NEAR, hidden)
+        torch.addmm(b2, hidden, w2.T, out=out[part])
+    return out
+
+
+def _parts(count: int, size: int) -> list[slice]:
+    """Slices of a size; the last takes the rest along: rows at the end of a very small product of matrices are rounded
+    differently.
+    """
+    starts = list(range(0, max(count - size, 0) + 1, size))
+    return [slice(a, b) for a, b in zip(starts, (*starts[1:], count), strict=True)]
+
+
+@dataclass(frozen=True)
+class _IndexedTable(Table):
+    """A table over one mode that knows the row of every label, instead of searching for it."""
+
+    rows: NDArray[np.int32]
+    """``(labels + 2,)``; the first and the last one are for labels that the mode does not have."""
+
+    def find(self, indices: NDArray[np.integer]) -> NDArray[np.int32]:
+        """Row of each entry's label; the last row where it was never observed."""
+        return np.take(self.rows, indices[:, self.modes[0]] + 1, mode="clip")  # (entries,)
+
+
+def _indexed(tables: Tables) -> Tables:
+    return replace(tables, tables=tuple(_with_rows(one) if len(one.modes) == 1 else one for one in tables.tables))
+
+
+def _with_rows(table: Table) -> Table:
+    rows = np.full(table.sizes[0] + 2, len(table.keys), dtype=np.int32)  # (labels + 2,)
+    rows[table.keys + 1] = np.arange(len(table.keys))
+    return _IndexedTable(table.modes, table.sizes, table.keys, table.effects, rows)

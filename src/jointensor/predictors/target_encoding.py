@@ -1,0 +1,153 @@
+"""Columns that trees see of an entry: what is known of its labels, and of those together.
+
+Of every label, of every pair of labels, and of all labels but one, there are two columns: the mean value of the
+training entries that have them, shrunk, and how many those are; and of every mode the position of the label. All labels
+but one are looked at where entries share them and where two of them do not tell the others: such entries are often much
+the same (one message to several people, one place in the hours of a day).
+
+An entry must not find its own value in its columns: means of training entries leave out the part of the entries that
+theirs is in (the mean of all, which they are shrunk to, does not: it is the same for everybody).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jointensor.data.tensor import SparseTensor, cell_keys, distinct_keys
+from jointensor.kernels.numba_trees import BINS
+from jointensor.predictors.tables import MAX_CELLS, Table
+from jointensor.threads import in_threads
+
+SHRINKAGE, CLOSE = 5.0, 0.5
+"""Entries of average value that are added to every mean; and to means of entries that share all labels but one."""
+
+COMPANY = 1.25
+"""Entries that share all labels but one, on average, so that those are looked at."""
+
+PARTS = 20
+"""Parts of the training entries that means are taken without."""
+
+TAIL = 40
+"""Bins that are kept for the ends of a column: squared errors are made by few, large values."""
+
+SAMPLE = 200_000
+"""Entries that bins are made for."""
+
+Columns = list[NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Mean and number of training entries by the labels of some modes."""
+
+    table: Table
+    """Shrunk means; the last one is for combinations that were never observed."""
+    counts: NDArray[np.float32]
+    """``(combinations + 1,)``, the last one 0."""
+
+    def columns(self, indices: NDArray[np.integer]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """The two columns of entries."""
+        rows = self.table.find(indices)
+        return self.table.effects[rows].astype(np.float32), self.counts[rows]
+
+
+def subsets_of(shape: Sequence[int]) -> list[tuple[int, ...]]:
+    """Modes whose labels may be looked at together: each alone, pairs, and all but one."""
+    counts = sorted({1, 2, len(shape) - 1})
+    every = [s for k in counts if 0 < k < len(shape) for s in combinations(range(len(shape)), k)]
+    return [s for s in every if math.prod(shape[n] for n in s) < MAX_CELLS]
+
+
+def encode(train: SparseTensor, part: NDArray[np.integer]) -> tuple[tuple[Encoder, ...], Columns]:
+    """Encoders of all training entries, and the columns of those entries without the part that each is in."""
+    every = subsets_of(train.shape)
+    found = in_threads(lambda modes: _encoded(train, part, modes, {}), [s for s in every if len(s) <= 2])
+    cells = {one.table.modes: len(one.table.keys) for one, _ in filter(None, found)}
+    found += in_threads(lambda modes: _encoded(train, part, modes, cells), [s for s in every if len(s) > 2])
+    kept = list(filter(None, found))
+    return tuple(encoder for encoder, _ in kept), [column for _, two in kept for column in two]
+
+
+def _encoded(
+    train: SparseTensor, part: NDArray[np.integer], modes: tuple[int, ...], cells: Mapping[tuple[int, ...], int]
+) -> tuple[Encoder, Columns] | None:
+    """Encoder and columns of some modes; ``None`` for many that tell no more than one entry, or two of their labels.
+
+    ``cells``: how many combinations labels of two modes form.
+    """
+    sizes, values = tuple(train.shape[n] for n in modes), train.values.astype(np.float64)
+    mean, shrinkage = float(values.mean()), SHRINKAGE if len(modes) <= 2 else CLOSE
+    keys, rows = distinct_keys(cell_keys(train.indices[:, modes], sizes), math.prod(sizes))
+    if len(modes) > 2 and (
+        len(train) < COMPANY * len(keys) or len(keys) in [cells.get(two) for two in combinations(modes, 2)]
+    ):
+        return None
+    sums, counts = np.bincount(rows, values), np.bincount(rows).astype(np.float64)
+    effects = np.append((sums + shrinkage * mean) / (counts + shrinkage), mean)
+    encoder = Encoder(Table(modes, sizes, keys, effects), np.append(counts, 0).astype(np.float32))
+    shared, where = distinct_keys(rows * PARTS + part, len(keys) * PARTS)  # combination and part, (entries,)
+    other = sums[rows] - np.bincount(where, values, len(shared))[where]
+    many = counts[rows] - np.bincount(where, minlength=len(shared))[where]
+    own = ((other + shrinkage * mean) / (many + shrinkage)).astype(np.float32)
+    return encoder, [own, many.astype(np.float32)]
+
+
+def columns_of(encoders: Sequence[Encoder], indices: NDArray[np.integer]) -> Columns:
+    """What trees see of entries: means and counts, then positions."""
+    found = in_threads(lambda one: one.columns(indices), encoders)
+    return [column for two in found for column in two] + positions(indices)
+
+
+def positions(indices: NDArray[np.integer]) -> Columns:
+    """Labels as numbers, one column per mode."""
+    return [indices[:, n].astype(np.float32) for n in range(indices.shape[1])]
+
+
+def edges_of(column: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Values that part a column into bins, ``(BINS - 1,)``.
+
+    Values that many entries share have a bin of their own, the others bins of about as many entries each; and there
+    are more of them towards both ends.
+    """
+    column = column[:: 1 + len(column) // SAMPLE]
+    values, counts = np.unique(column, return_counts=True)
+    between = values[:-1]
+    if len(values) > BINS:
+        ends = 1 - 0.5 ** np.linspace(6, math.log2(len(column)), 3 * TAIL // 4)  # half of the rest, half of that, …
+        tails = np.quantile(column, np.concatenate([ends, 1 - ends[::3]]), method="lower")
+        for bins in range(BINS - TAIL, 0, -8):  # frequent values that lie apart from each other cost two edges each
+            between = np.union1d(_evenly(values, counts, bins), tails[tails < values[-1]])
+            if len(between) < BINS:
+                break
+    return np.pad(between, (0, BINS - 1 - len(between)), constant_values=np.inf).astype(np.float32)
+
+
+def _evenly(values: NDArray[np.float32], counts: NDArray[np.integer], bins: int) -> NDArray[np.float32]:
+    """Last value of every bin but the last: bins hold as many entries each, or one value that has more than that."""
+    alone = np.zeros(len(values), dtype=np.bool_)
+    while True:
+        size = counts[~alone].sum() / max(bins - alone.sum(), 1)
+        more = alone | (counts >= size)
+        if (more == alone).all() or more.sum() >= bins - 1:
+            break
+        alone = more
+    filled = np.cumsum(np.where(alone, 0, counts)) // size
+    last = (np.diff(filled) > 0) | alone[:-1] | alone[1:]
+    return values[:-1][last]
+
+
+def binned(columns: Sequence[NDArray[np.float32]], edges: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Number of the bin of every value, ``(entries, columns)``: how many edges lie below it."""
+    bins = np.empty((len(columns[0]), len(columns)), dtype=np.uint8)
+
+    def fill(c: int) -> None:
+        bins[:, c] = np.searchsorted(edges[c], columns[c])
+
+    in_threads(fill, range(len(columns)))
+    return bins

@@ -1,0 +1,223 @@
+"""What all experiments share: where data come from, cells that are kept, and pages with claims."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jointensor.atomic import write_json, write_text
+from jointensor.data.formats.files import read_tensor
+from jointensor.data.formats.npz import write_npz
+from jointensor.data.synthetic import make_joint
+from jointensor.data.tensor import SparseTensor
+from jointensor.errors import ConfigError, DataError
+from jointensor.reproduce.paper import DATASETS
+from jointensor.runs.compare import OnCell, compare, finished_rows
+from jointensor.runs.compare_cells import CompareConfig
+from jointensor.runs.folder import environment, read_json
+
+STAND_INS = {
+    "MovieLens": "ml_25m_first100k",
+    "Facebook": "facebook_wall_1yr",
+    "Healthcare": "healthcare_hhs_county",
+    "Enron-Emails": "enron_sent",
+    "NeurIPS": "nips_0_12",
+    "Uber-Pickups": "uber_apr_jun",
+}
+"""Public tensors of the same kind, for those that are too large or not public; a file named as the paper's data set
+(``Facebook.npz``) comes first."""
+
+LARGE = 500_000
+"""Entries of a tensor whose fits take long, and differ little from seed to seed."""
+
+CUT = "ᵗ"
+CUT_NOTE = f"{CUT} At least one fit ended before it had converged: by its number of epochs, or by `--budget`."
+
+QUICK = {"warm_epochs": 1, "rounds": 1, "refine_epochs": 2, "restarts": 0}
+"""Changes to a recipe that only shows that it runs."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How an experiment is run.
+
+    Parameters
+    ----------
+    out
+        Folder for cells, tables and pictures; what is finished there is not run again.
+    data
+        Folder with the tensors; none are needed with ``quick``.
+    quick
+        Small generated tensors and short training: shows that it runs, and nothing else.
+    seeds, seeds_large
+        Of every fit; and, where it is said, of fits to tensors of more than ``LARGE`` entries.
+    datasets
+        Of the paper, by its names.
+    budget
+        Seconds for one fit.
+    finished
+        Show what is finished, and fit nothing.
+    """
+
+    out: Path
+    data: Path | None = None
+    quick: bool = False
+    seeds: int = 3
+    seeds_large: int | None = None
+    datasets: tuple[str, ...] = DATASETS
+    device: str = "auto"
+    budget: float | None = None
+    jobs: int = 1
+    finished: bool = False
+    on_cell: OnCell | None = None
+
+    def source(self, dataset: str) -> Path:
+        """File with the tensor that stands for one of the paper's."""
+        if self.quick:
+            return self._generated(dataset)
+        if self.data is None:
+            raise ConfigError("give the folder of the tensors: --data FOLDER, or --quick for small generated ones")
+        names = [f"{dataset}.npz", f"{STAND_INS[dataset]}.npz"]
+        found = [self.data / name for name in names if (self.data / name).is_file()]
+        if not found:
+            raise DataError(f"{self.data} has neither {' nor '.join(names)}; see jointensor data list")
+        return found[0]
+
+    def tensor(self, dataset: str) -> SparseTensor:
+        """The tensor that stands for one of the paper's."""
+        return read_tensor(str(self.source(dataset))).tensor
+
+    def compared(self, name: str, dataset: str, models: Sequence[str], recipe: str = "paper") -> dict[str, Any]:
+        """Rows of a comparison on one tensor, by model; finished cells are kept."""
+        config = CompareConfig(
+            source=str(self.source(dataset).resolve()),
+            models=tuple(models),
+            seeds=self._seeds(dataset),
+            recipe=recipe,
+            recipe_changes=dict(QUICK) if self.quick else {},
+            device=self.device,
+            budget=self.budget,
+        )
+        out = self.out / "cells" / f"{name}-{dataset}"
+        if self.finished:
+            rows = finished_rows(config, out)
+        else:
+            rows = compare(config, out, jobs=self.jobs, on_cell=self.on_cell)
+        return {row["model"]: row for row in rows}
+
+    def kept(self, name: str, compute: Any) -> Any:
+        """A result that is computed once and read from then on; ``None`` where it is not to be computed."""
+        path = self.out / "cells" / f"{name}.json"
+        if not path.exists() and self.finished:
+            return None
+        if not path.exists():
+            found = {"found": compute(), "environment": environment()}
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, found)
+        return read_json(path)["found"]
+
+    def machines(self, name: str) -> list[str]:
+        """Versions and machines that the cells of an experiment were computed with."""
+        cells = self.out / "cells"
+        made = [read_json(path) for path in sorted(cells.glob(f"{name}-*/environment.json"))]
+        made += [read_json(path)["environment"] for path in sorted(cells.glob(f"{name}-*.json"))]
+        return sorted({_described(one) for one in made or [environment()]})
+
+    def _seeds(self, dataset: str) -> int:
+        if self.quick:
+            return 1
+        if self.seeds_large is not None and len(self.tensor(dataset)) > LARGE:
+            return self.seeds_large
+        return self.seeds
+
+    def _generated(self, dataset: str) -> Path:
+        path = self.out / "data" / f"{dataset}.npz"
+        if not path.exists():
+            shape = (12, 10, 8, 6) if dataset in ("Enron-Emails", "NeurIPS", "Uber-Pickups") else (20, 16, 12)
+            made, _ = make_joint(shape, (2, 0), observed=1200, noise=0.3, seed=DATASETS.index(dataset))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_npz(made.with_values(np.abs(made.values) + 0.1), path)
+        return path
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A claim of the paper, and what we found: ``holds``, ``does not hold``, or why it cannot be tested."""
+
+    claim: str
+    answer: str
+    because: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an experiment shows."""
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    findings: Sequence[Finding] = ()
+    notes: Sequence[str] = ()
+    lines: dict[str, dict[str, list[tuple[float, float]]]] = field(default_factory=dict)
+    """Pictures: a title, and points of every named line."""
+
+
+def answered(claim: str, won: int, total: int, because: str) -> Finding:
+    """A claim that is about every case."""
+    if not total:
+        return Finding(claim, "cannot be tested here", because or "no case was run")
+    return Finding(claim, "holds" if won == total else "does not hold", f"{won} of {total}: {because}")
+
+
+def _described(made: dict[str, Any]) -> str:
+    where = made["gpu"] or f"{made['cpus']} CPU cores"
+    return f"jointensor {made['jointensor']}, torch {made['packages']['torch']}, {where}"
+
+
+def as_markdown(outcome: Outcome, name: str, machines: Sequence[str]) -> str:
+    """The page of an experiment."""
+    text = [f"# {outcome.title}", "", _table(outcome.header, outcome.rows)]
+    if outcome.findings:
+        rows = [(one.claim, one.answer, one.because) for one in outcome.findings]
+        text += ["", _table(("claim of the paper", "answer", "because"), rows)]
+    cut = any(cell.endswith(CUT) or f"{CUT} " in cell for row in outcome.rows for cell in row)
+    text += [""] + [f"- {note}" for note in [*outcome.notes, *([CUT_NOTE] if cut else [])]]
+    text += [f"- ![{title}]({name}-{k}.svg)" for k, title in enumerate(outcome.lines)]
+    day = datetime.now(UTC).date().isoformat()
+    words = " ".join(["jointensor", *map(str, sys.argv[1:])])
+    text += ["", f"`{words}`, {day}; {'; '.join(machines)}."]
+    return "\n".join(text) + "\n"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(header) + " |", "|---" * len(header) + "|"]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def write_outcome(outcome: Outcome, setting: Setting, name: str) -> Path:
+    """The page and its pictures; returns where the page is."""
+    from jointensor.report.plots import lines_as_svg  # noqa: PLC0415 - only where there are pictures
+
+    path = setting.out / f"{name}.md"
+    setting.out.mkdir(parents=True, exist_ok=True)
+    for k, (title, lines) in enumerate(outcome.lines.items()):
+        write_text(setting.out / f"{name}-{k}.svg", lines_as_svg(lines, title))
+    write_text(path, as_markdown(outcome, name, setting.machines(name)))
+    return path
+
+
+def figure(row: dict[str, Any] | None, key: str = "rmse", digits: int = 4) -> str:
+    """A figure with its spread, and a mark where a fit ended before it had converged."""
+    if row is None or row.get("fits") == 0:
+        return "–"
+    if row.get(key) is None:
+        return "failed"
+    spread = row.get(f"{key}_sd")
+    text = f"{row[key]:.{digits}g}" + ("" if spread is None else f" ± {spread:.2g}")
+    return text + (CUT if row.get("not_converged") else "")

@@ -1,0 +1,1 @@
+"""Whole runs: from a source to a run folder, and from a run folder to predictions."""

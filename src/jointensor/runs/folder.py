@@ -1,0 +1,198 @@
+"""The run folder: all that is needed to predict, and to know how the model came about.
+
+config.json        what was asked: absolute source, its hash, every option
+checkpoints/       states of a training that is under way
+model.safetensors  labels.json  history.jsonl  environment.json  report.html  report.json
+metrics.json       written last, with the checksums of the others: without it the run is unfinished
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from jointensor._version import __version__
+from jointensor.atomic import sha256, write_json, write_text, write_whole
+from jointensor.data.modes import Mode
+from jointensor.errors import JointensorError, ProcessGroupError, RunError
+from jointensor.predictors.ensemble import Ensemble
+from jointensor.predictors.joint import Predictor
+from jointensor.predictors.storage import load_predictor, save_predictor
+from jointensor.training.history import Epoch
+
+if TYPE_CHECKING:
+    from jointensor.data.frames import TableSpec
+
+WEIGHTS, LABELS, METRICS, CONFIG = "model.safetensors", "labels.json", "metrics.json", "config.json"
+CHECKPOINTS = "checkpoints"
+"""States of a training that is under way."""
+
+CELLS = "cells"
+"""Fits of a comparison, a file each."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run, ready to predict."""
+
+    path: Path
+    predictor: Predictor | Ensemble
+    modes: tuple[Mode, ...]
+    spec: TableSpec | None
+    config: dict[str, Any]
+    metrics: dict[str, Any]
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder that is removed again if the user is at fault; whatever else happens leaves it for ``--resume``."""
+    if path.exists():
+        raise RunError(f"{path} exists already; give another --out, or remove it")
+    try:
+        (path / CHECKPOINTS).mkdir(parents=True)
+    except OSError as error:
+        raise RunError(f"{path} cannot be made: {error.strerror or error}") from error
+    with _removed_on_failure(path):
+        yield path
+
+
+@contextmanager
+def _removed_on_failure(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except ProcessGroupError:  # nobody's fault here: processes that are started again go on
+        raise
+    except JointensorError:
+        # with metrics only the report failed; with checkpoints a resumed run can go on from there
+        if not (path / METRICS).exists() and not any((path / CHECKPOINTS).rglob("*.*")):
+            shutil.rmtree(path, ignore_errors=True)
+        raise
+
+
+def write_run(
+    path: Path,
+    predictor: Predictor | Ensemble,
+    modes: tuple[Mode, ...],
+    spec: TableSpec | None,
+    history: list[Epoch],
+) -> dict[str, str]:
+    """Write everything but metrics and report; returns the checksums of what predictions depend on."""
+    write_whole(path / WEIGHTS, lambda draft: save_predictor(predictor, draft))
+    labels = {"modes": [_mode_to_dict(mode) for mode in modes], "table": None if spec is None else spec.to_dict()}
+    write_text(path / LABELS, json.dumps(labels, ensure_ascii=False))
+    write_text(path / "history.jsonl", "".join(json.dumps(row.to_dict()) + "\n" for row in history))
+    write_json(path / "environment.json", environment())
+    return {name: sha256(path / name) for name in (WEIGHTS, LABELS)}
+
+
+def load_run(path: Path | str, nonlinear: type[nn.Module] | nn.Module | None = None) -> Run:
+    """A finished run from its folder; refuses what is unfinished or not what was written."""
+    path = Path(path)
+    if not path.is_dir():
+        raise RunError(f"there is no run folder {path}")
+    if not (path / CONFIG).exists():
+        raise RunError(f"{path} is not a run folder: it has no {CONFIG}")
+    if not (path / METRICS).exists():
+        raise RunError(f"{path} is unfinished: it has no {METRICS}; continue it with: jointensor fit --resume {path}")
+    metrics, config = _read_object(path / METRICS), _read_object(path / CONFIG)
+    _check_files(path, metrics.get("files", {}))
+    labels = _read_object(path / LABELS)
+    try:
+        modes = tuple(_mode_from_dict(mode) for mode in labels["modes"])
+        spec = _spec_from_dict(labels["table"])
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(f"{path / LABELS} is damaged: {error}") from None
+    predictor = load_predictor(path / WEIGHTS, nonlinear)
+    if not isinstance(predictor, Predictor | Ensemble) or len(predictor.shape) != len(modes):
+        raise RunError(f"{path} is damaged: {WEIGHTS} is not a model for the {len(modes)} modes of {LABELS}")
+    return Run(path, predictor, modes, spec, config, metrics)
+
+
+def _check_files(path: Path, checksums: Any) -> None:
+    """Refuse files that are not what was written. Names of other files, here or elsewhere, are not followed."""
+    if not isinstance(checksums, dict) or not set(checksums) <= {WEIGHTS, LABELS}:
+        raise RunError(f"{path / METRICS} is damaged: it has checksums of other files than {WEIGHTS} and {LABELS}")
+    for name, expected in checksums.items():
+        if not (path / name).is_file() or sha256(path / name) != expected:
+            raise RunError(f"{path / name} is not the file that was written (its checksum differs); fit again")
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """What a run was asked for."""
+    if not (path / CONFIG).exists():
+        raise RunError(f"{path} is not a run folder: it has no {CONFIG}")
+    return _read_object(path / CONFIG)
+
+
+def environment() -> dict[str, Any]:
+    """Versions and machine, so that a figure can be understood later."""
+    packages: dict[str, str | None] = {}
+    for name in ("torch", "numpy", "scipy", "polars", "safetensors"):
+        try:
+            packages[name] = version(name)
+        except PackageNotFoundError:
+            packages[name] = None
+    return {
+        "jointensor": __version__,
+        "python": platform.python_version(),
+        "packages": packages,
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "command": sys.argv,
+    }
+
+
+def _mode_to_dict(mode: Mode) -> dict[str, Any]:
+    return {"name": mode.name, "size": mode.size, "order": mode.order, "labels": mode.labels}
+
+
+def _mode_from_dict(data: dict[str, Any]) -> Mode:
+    name, size, labels = data["name"], data["size"], data["labels"]
+    if not isinstance(name, str) or not isinstance(size, int) or not isinstance(labels, list | None):
+        raise TypeError(f"mode {name!r} has no plain name, size and labels")
+    if not all(isinstance(label, str) for label in labels or ()):
+        raise TypeError(f"mode {name!r} has labels that are not text")
+    return Mode(name, size, None if labels is None else tuple(labels), data["order"])
+
+
+def _spec_from_dict(data: dict[str, Any] | None) -> TableSpec | None:
+    if data is None:
+        return None
+    from jointensor.data.frames import TableSpec  # noqa: PLC0415 - polars only when the run came from a table
+
+    spec = TableSpec.from_dict(data)
+    texts = (spec.value, spec.separator or "", *(spec.columns or ()))
+    if not all(isinstance(text, str) for text in texts) or not isinstance(spec.header, bool):
+        raise TypeError("the rules of the table are not texts")
+    return spec
+
+
+def read_json(path: Path) -> Any:
+    """A file of a folder, or an error that names it."""
+    try:
+        if path.exists() and not path.is_file():
+            raise OSError("it is not a plain file")  # a pipe would be waited for
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise RunError(f"{path} is missing or damaged: {error}") from None
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    data = read_json(path)
+    if not isinstance(data, dict):
+        raise RunError(f"{path} is damaged: it does not hold a JSON object")
+    return data

@@ -1,0 +1,168 @@
+"""Answers of a finished run, written to files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jointensor.atomic import sha256, write_whole
+from jointensor.data.formats.files import check_file, file_kind, read_queries
+from jointensor.data.tensor import SparseTensor
+from jointensor.errors import ConfigError, JointensorError
+from jointensor.predictors.joint import CHUNK
+from jointensor.predictors.serving import Serving
+from jointensor.runs.config import RunConfig
+from jointensor.runs.folder import Run
+from jointensor.runs.pipeline import read_source
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from jointensor.data.formats.streaming import Part
+
+# Polars is imported where a table is read or written: archives need NumPy alone.
+
+
+def predict_file(run: Run, queries: Path, out: Path, interval: float | None = None) -> tuple[int, int]:
+    """Predict the queries of a file and write them with their answers; returns how many, and how many unseen.
+
+    Tables come back with the columns ``prediction`` and ``unseen``; archives with the same ``indices``, the
+    predictions as ``values``, and ``unseen``. With an interval there are ``lower`` and ``upper`` too. From table to
+    table, memory does not grow with their number.
+    """
+    _check_name(out, ("npz",))
+    check_file(queries)
+    asking = _Asking(Serving(run.predictor), interval)
+    if file_kind(out) == "npz":
+        _to_archive(run, queries, out, asking)
+    elif file_kind(queries) in ("npz", "tns"):
+        _to_table(_whole(run, queries), out, asking)
+    else:
+        from jointensor.data.formats.streaming import NotInParts, ahead, stream_queries  # noqa: PLC0415
+
+        try:
+            with closing(ahead(stream_queries(queries, run.modes, run.spec, CHUNK))) as parts:
+                _to_table(parts, out, asking)
+        except NotInParts:
+            asking = _Asking(asking.serving, interval)
+            _to_table(_whole(run, queries), out, asking)
+    return asking.count, asking.unseen
+
+
+@dataclass
+class _Asking:
+    """Asks a model, and counts."""
+
+    serving: Serving
+    level: float | None
+    count: int = 0
+    unseen: int = 0
+
+    def answer(self, indices: NDArray[np.integer]) -> dict[str, NDArray[Any]]:
+        """Columns of the answer, ``(queries,)`` each."""
+        answers = self.serving.answer(indices)
+        self.count += len(indices)
+        self.unseen += int(answers.never_seen.sum())
+        columns: dict[str, NDArray[Any]] = {"prediction": answers.predicted, "unseen": answers.never_seen}
+        if self.level is not None:
+            ends = self.serving.interval(indices, answers, self.level)  # (queries, 2)
+            columns |= {"lower": ends[:, 0], "upper": ends[:, 1]}
+        return columns
+
+
+def _to_archive(run: Run, queries: Path, out: Path, asking: _Asking) -> None:
+    asked = read_queries(queries, run.modes, run.spec, values=False)
+    parts = [asking.answer(asked.indices[at : at + CHUNK]) for at in _starts(len(asked.indices))]
+    columns: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    columns["values"] = columns.pop("prediction")
+    given = asked.indices if asked.given is None else asked.given
+    write_whole(out, lambda draft: np.savez_compressed(draft, indices=given, **columns))
+
+
+def _to_table(parts: Iterable[Part], out: Path, asking: _Asking) -> None:
+    from jointensor.data.formats.streaming import write_frames  # noqa: PLC0415
+
+    write_whole(out, lambda draft: write_frames(_answered(parts, asking), draft))
+
+
+def _answered(parts: Iterable[Part], asking: _Asking) -> Iterator[pl.DataFrame]:
+    """Queries with their answers beside them."""
+    import polars as pl  # noqa: PLC0415
+
+    from jointensor.data.frames import refuse_columns  # noqa: PLC0415
+
+    for frame, indices in parts:
+        columns = asking.answer(indices)
+        refuse_columns(frame, columns)
+        yield frame.with_columns(**{name: pl.Series(column) for name, column in columns.items()})
+
+
+def _whole(run: Run, queries: Path) -> Iterator[Part]:
+    """Queries that are read whole, in parts."""
+    from jointensor.data.frames import labels_frame  # noqa: PLC0415
+
+    asked = read_queries(queries, run.modes, run.spec, values=False)
+    for at in _starts(len(asked.indices)):
+        indices = asked.indices[at : at + CHUNK]
+        frame = labels_frame(run.modes, indices) if asked.frame is None else asked.frame.slice(at, CHUNK)
+        yield frame, indices.astype(np.int64, copy=False)
+
+
+def _starts(count: int) -> range:
+    """Where parts of ``CHUNK`` begin; one part where there is nothing."""
+    return range(0, max(count, 1), CHUNK)
+
+
+def complete_file(
+    run: Run,
+    out: Path,
+    *,
+    where: str | None = None,
+    top: int | None = None,
+    on_note: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Fill in a part of the tensor and write it as it is formed; says how many rows before it writes them."""
+    from jointensor.data.formats.streaming import write_frames  # noqa: PLC0415 - polars only here
+    from jointensor.evaluation.complete import Observed, fill_in, fill_in_top, select  # noqa: PLC0415
+
+    _check_name(out, ())
+    selection = select(run.modes, where)
+    observed = Observed(_observed(run, on_note), selection)
+    serving = Serving(run.predictor)
+    if top is None:
+        on_note(f"{selection.count():,} rows will be written to {out}")
+        frames = fill_in(serving, selection, observed)
+    else:
+        on_note(f"at most {top:,} rows, the largest of {selection.count():,} cells, will be written to {out}")
+        frames = iter([fill_in_top(serving, selection, observed, top)])
+    write_whole(out, lambda draft: write_frames(frames, draft))
+
+
+def _check_name(out: Path, more: tuple[str, ...]) -> None:
+    """Refuse a name whose ending promises another format than what would be written."""
+    endings = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".arrow", ".feather", ".ipc", ".jsonl", ".ndjson")
+    if file_kind(out) not in more and not out.name.lower().endswith(endings):
+        known = ", ".join((*endings, *(f".{kind}" for kind in more)))
+        raise ConfigError(f"{out} cannot be written: its name must end in one of {known}")
+
+
+def _observed(run: Run, on_note: Callable[[str], None]) -> SparseTensor | None:
+    """The entries the run was fitted to, where its source is still what it was."""
+    stored = dict(run.config)
+    expected = stored.pop("source_sha256", None)
+    try:
+        config = RunConfig.from_dict(stored)
+        if sha256(Path(config.source)) == expected:
+            return read_source(config.source, config.table, config.orders).tensor
+    except (OSError, JointensorError):
+        pass
+    on_note(
+        f"the source {stored.get('source')} is gone or has changed: observed cells cannot be told from missing ones"
+    )
+    return None

@@ -1,0 +1,102 @@
+"""``report.html`` of a folder: written with every fit and comparison, and again by ``jointensor report``."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jointensor.atomic import write_json, write_text
+from jointensor.data.tensor import SparseTensor
+from jointensor.errors import RunError
+from jointensor.predictors.ensemble import Ensemble
+from jointensor.predictors.joint import Predictor
+from jointensor.report.facts import component_facts, data_facts, filled_facts, history_facts, quality_facts
+from jointensor.report.pages import render_comparison, render_run
+from jointensor.runs.compare_table import TITLES, cells_for_people, rows_of
+from jointensor.runs.folder import CELLS, CONFIG, METRICS, read_json
+from jointensor.training.history import Epoch
+
+if TYPE_CHECKING:
+    from jointensor.runs.scoring import Entries
+
+DENSE = 0.001
+"""Share of observed cells above which a sample cannot tell which are missing."""
+
+FACTS, PAGE = "report.json", "report.html"
+
+
+def write_run_report(
+    path: Path,
+    metrics: dict[str, Any],
+    history: list[Epoch],
+    tensor: SparseTensor,
+    predictor: Predictor | Ensemble,
+    judged: tuple[Predictor | Ensemble, Entries],
+    *,
+    calibrated: bool,
+    entries: int | None = None,
+) -> None:
+    """Gather what the page shows, keep it as ``report.json``, and write the page.
+
+    Parameters
+    ----------
+    path
+        The run folder, with its configuration and environment.
+    metrics
+        What ``metrics.json`` will hold.
+    history
+        Epochs of all attempts.
+    tensor
+        All observed entries.
+    predictor
+        What answers.
+    judged
+        What was judged, which is not what answers where that was fitted once more to everything, and entries that it
+        was not trained on; there may be none.
+    calibrated
+        Whether intervals were learnt from these entries.
+    entries
+        How many there are, where ``tensor`` is a sample of them.
+    """
+    model, (indices, values) = judged
+    facts: dict[str, Any] = {
+        "data": data_facts(tensor),
+        "history": history_facts(history),
+        "quality": quality_facts(model, tensor.modes, indices, values, calibrated=calibrated) if len(values) else None,
+        "components": component_facts(predictor.model, tensor.modes),
+        "filled": filled_facts(predictor, tensor),
+    }
+    if entries is not None:
+        facts["data"] |= {"entries": entries, "density": entries / math.prod(tensor.shape)}
+        if facts["data"]["density"] > DENSE:  # what is missing in a sample may well be there
+            facts["filled"]["rows"] = []
+    write_json(path / FACTS, facts)
+    write_text(path / PAGE, render_run(facts, metrics, read_json(path / CONFIG), read_json(path / "environment.json")))
+
+
+def report(path: Path) -> Path:
+    """Write the page of a finished run or of a comparison again; returns where it is."""
+    if not path.is_dir():
+        raise RunError(f"there is no folder {path}")
+    if (path / CELLS).is_dir():
+        write_comparison_report(path)
+    elif (path / METRICS).exists():
+        facts = read_json(path / FACTS) if (path / FACTS).exists() else {}
+        page = render_run(
+            facts, read_json(path / METRICS), read_json(path / CONFIG), read_json(path / "environment.json")
+        )
+        write_text(path / PAGE, page)
+    else:
+        raise RunError(f"{path} is neither a finished run nor a comparison: it has no {METRICS} and no {CELLS}/")
+    return path / PAGE
+
+
+def write_comparison_report(path: Path) -> None:
+    """The page of a comparison, from its cells."""
+    config = read_json(path / CONFIG)
+    results = [read_json(file) for file in sorted((path / CELLS).glob("*.json"))]
+    models = [model for model in config["models"] if any(one["model"] == model for one in results)]
+    rows = rows_of(models, results)
+    cells = [cells_for_people(row) for row in rows]
+    write_text(path / PAGE, render_comparison(rows, TITLES, cells, config, read_json(path / "environment.json")))

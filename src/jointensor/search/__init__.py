@@ -1,0 +1,1 @@
+"""``--rank auto``: candidates, cross-validation, ensemble selection and an explanation."""

@@ -1,0 +1,268 @@
+"""Descent on an NVIDIA GPU without waiting for the host: a step is recorded once and replayed.
+
+Entries, shuffling, batches, losses and the optimiser stay on the device; the host hears of an epoch at its end.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from jointensor.kernels.triton_adam import adam_step
+from jointensor.models.joint import LINKS, is_out_of_memory
+from jointensor.solvers.entries import Entries, Fixed, Half
+from jointensor.solvers.losses import Loss
+from jointensor.solvers.sgd import Descent, Inside
+
+WARM = 3
+"""Steps before recording: libraries set themselves up in them. They are steps of training like all others."""
+
+UNROLL = 8
+"""Steps of one replay: a replay costs the host a few microseconds, and steps of a small batch take little more."""
+
+COMPILE_AFTER = 10.0
+"""Seconds of a descent after which torch's compiler is worth the seconds it takes itself, even with a full cache."""
+
+TABLE = 1 << 16
+"""Parameters of more numbers than this have an Adam kernel of their own."""
+
+
+class DeviceAdam:
+    """Adam with its counts and rates on the device, so that it can be replayed.
+
+    Parameters
+    ----------
+    groups
+        ``params`` and their ``lr``, as torch's optimisers take them.
+    decay
+        Weight decay, as AdamW has it.
+    """
+
+    def __init__(self, groups: list[dict[str, Any]], decay: float = 0.0) -> None:
+        self.decay = decay
+        self.parameters: list[nn.Parameter] = [p for group in groups for p in group["params"]]
+        device = self.parameters[0].device
+        self.steps = torch.zeros((), device=device)
+        self.param_groups: list[dict[str, Any]] = []
+        """Learning rates; the parameters are in ``tables`` and ``rest``."""
+        self.tables: list[tuple[nn.Parameter, Tensor, Tensor, Tensor]] = []
+        small: list[dict[str, Any]] = []
+        for group in groups:
+            rate = torch.tensor(group["lr"], device=device)
+            self.param_groups.append({"lr": rate, "initial_lr": group["lr"]})
+            small.append({"params": [p for p in group["params"] if p.numel() <= TABLE], "lr": rate})
+            large = [p for p in group["params"] if p.numel() > TABLE]
+            self.tables += [(p, torch.zeros_like(p), torch.zeros_like(p), rate) for p in large]
+        small = [group for group in small if group["params"]]
+        self.rest = torch.optim.AdamW(small, fused=True, capturable=True, weight_decay=decay) if small else None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """One step with the gradients as they are."""
+        self.steps += 1
+        for table, first, second, rate in self.tables:
+            if table.grad is not None:
+                adam_step(table, table.grad, first, second, self.steps, rate, (0.9, 0.999), 1e-8, self.decay)
+        if self.rest is not None:
+            self.rest.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it has learnt of the gradients so far, and its rates."""
+        return {
+            "steps": self.steps,
+            "rates": [float(group["lr"]) for group in self.param_groups],
+            "tables": [[first, second] for _, first, second, _ in self.tables],
+            "rest": {} if self.rest is None else self.rest.state_dict()["state"],
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from that; everything stays where recorded steps look for it."""
+        self.steps.copy_(state_dict["steps"])
+        for group, rate in zip(self.param_groups, state_dict["rates"], strict=True):
+            group["lr"].fill_(rate)
+        for (_, first, second, _), moments in zip(self.tables, state_dict["tables"], strict=True):
+            first.copy_(moments[0])
+            second.copy_(moments[1])
+        if self.rest is not None:
+            rates = [group["lr"] for group in self.rest.param_groups]
+            self.rest.load_state_dict({**self.rest.state_dict(), "state": state_dict["rest"]})
+            for group, rate in zip(self.rest.param_groups, rates, strict=True):  # it has made copies of them
+                group["lr"] = rate
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+
+@dataclass
+class GraphDescent(Descent):
+    """Shuffled minibatches as :class:`~jointensor.solvers.sgd.Descent` takes them, replayed from a CUDA graph."""
+
+    compiled: bool = False
+    """Whether torch's compiler was called for."""
+    single: torch.cuda.CUDAGraph | None = None
+    many: torch.cuda.CUDAGraph | None = None
+    taken: int = 0
+    """Steps so far that were not replayed."""
+    unrecorded: bool = False
+    """Whether steps cannot be recorded: they wait for the host, as some modules do, or memory lasts for a step only."""
+    losses_of: Callable[..., Tensor] = field(default_factory=lambda: batch_losses)
+    """What one step computes, compiled or not."""
+    buffers: dict[str, Tensor] = field(default_factory=dict)
+    spent: float = 0.0
+    """Seconds of the epochs so far."""
+
+    def epoch(self, half: Half, fixed: Fixed, train: Entries, inside: Inside | None = None) -> float:
+        """One shuffled pass; the mean loss of the batches as they came."""
+        begin, entries = time.perf_counter(), len(train)
+        size = min(self.batch_size, entries)
+        if not self.buffers:
+            self.buffers = _allocate(train, size)
+        if not self.compiled and not self.unrecorded and self.spent >= COMPILE_AFTER:
+            self.compile()
+        given = self.buffers
+        given["rest"].copy_(fixed.train) if isinstance(fixed.train, Tensor) else given["rest"].fill_(fixed.train)
+        given["order"].copy_(torch.randperm(entries, device=train.values.device, dtype=torch.int32))
+        given["total"].zero_()
+        given["position"].zero_()
+        for first, last in self.pieces(entries // size):
+            self._whole_batches(half, train, last - first)
+        if entries % size:
+            self._graph_step(half, train, entries % size, batch_losses)
+        loss = float(given["total"]) / entries  # the one time the host waits
+        self.spent += time.perf_counter() - begin
+        return loss
+
+    def halve(self) -> bool:
+        """Take half as many entries per step from now on; steps are recorded anew."""
+        self.single = self.many = None
+        self.taken, self.buffers, self.unrecorded = 0, {}, False
+        return super().halve()
+
+    def compile(self) -> None:
+        """Have torch compile the steps from now on; they are recorded anew."""
+        self.losses_of, self.compiled = torch.compile(batch_losses, dynamic=False), True
+        self.single = self.many = None
+        self.taken = 0
+
+    def _whole_batches(self, half: Half, train: Entries, count: int) -> None:
+        done = 0
+        while done < count:
+            if self.unrecorded or self.taken < WARM:
+                self._first_step(half, train)
+                done += 1
+            elif self.single is None or self.many is None:
+                self._record_both(half, train)
+            elif count - done >= UNROLL:
+                self.many.replay()
+                done += UNROLL
+            else:
+                self.single.replay()
+                done += 1
+
+    def _first_step(self, half: Half, train: Entries) -> None:
+        """A step that is not replayed; the last one before recording shows whether it waits for the host."""
+        self.taken += 1
+        size, losses_of = len(self.buffers["slots"]), self.losses_of
+        if self.taken == 1 and losses_of is not batch_losses:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # advice on matrix products that the recipe has decided on
+                    self._graph_step(half, train, size, losses_of)
+            except torch._dynamo.exc.TorchDynamoException:  # nothing to compile with: do without
+                self.losses_of = batch_losses
+                self._graph_step(half, train, size, batch_losses)
+            return
+        if self.taken != WARM:
+            self._graph_step(half, train, size, losses_of)
+            return
+        with _waiting_is_an_error():
+            try:
+                self._graph_step(half, train, size, losses_of)
+            except RuntimeError as error:
+                if "synchroniz" not in str(error):
+                    raise
+                self.unrecorded = True
+        if self.unrecorded:
+            self._graph_step(half, train, size, losses_of)
+
+    def _record_both(self, half: Half, train: Entries) -> None:
+        """One step and several as graphs; these keep memory of their own: without it steps go unrecorded."""
+        torch.cuda.empty_cache()  # what the first steps were computed in is not what graphs may use
+        try:
+            self.single, self.many = self._record(half, train, 1), self._record(half, train, UNROLL)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            self.unrecorded = True
+
+    def _record(self, half: Half, train: Entries, steps: int) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        gc.collect()
+        gc.disable()  # a graph that is thrown away while another is recorded would spoil it
+        try:
+            with warnings.catch_warnings(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                warnings.simplefilter("ignore")  # a graph that memory did not last for is empty, and torch says so
+                for _ in range(steps):
+                    self._graph_step(half, train, len(self.buffers["slots"]), self.losses_of)
+        except RuntimeError as error:  # a recording that memory did not last for ends with an error of its own
+            if isinstance(error.__context__, RuntimeError) and is_out_of_memory(error.__context__):
+                raise error.__context__ from None
+            raise
+        finally:
+            gc.enable()
+        return graph
+
+    def _graph_step(self, half: Half, train: Entries, size: int, losses_of: Callable[..., Tensor]) -> None:
+        given = self.buffers
+        self.optimizer.zero_grad()
+        places = given["slots"][:size] + given["position"]
+        losses = losses_of(self.loss, half, train, given["order"], given["rest"], places)
+        share = given["share"] if size == len(given["share"]) else torch.full_like(losses, 1 / size)
+        # the mean is taken here, not in what is compiled: fused with what comes before it, it runs on a few blocks
+        losses.backward(share)  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        given["total"] += losses.detach().sum()
+        given["position"] += size
+
+
+@contextmanager
+def _waiting_is_an_error() -> Iterator[None]:
+    """Operations that wait for the device raise in here, as far as torch notices them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls this mode a prototype, once per process
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def batch_losses(loss: Loss, half: Half, train: Entries, order: Tensor, rest: Tensor, places: Tensor) -> Tensor:
+    """Losses of the entries at some places of a shuffled order, ``(batch,)``."""
+    chosen = order.index_select(0, places)
+    score = half(train.indices.index_select(0, chosen)) + rest.index_select(0, chosen)
+    return loss.elementwise(LINKS[loss.link](score), train.values.index_select(0, chosen))
+
+
+def _allocate(train: Entries, size: int) -> dict[str, Tensor]:
+    device, entries = train.values.device, len(train)
+    return {
+        "rest": torch.empty(entries, device=device),
+        "order": torch.empty(entries, dtype=torch.int32, device=device),
+        "slots": torch.arange(size, dtype=torch.int32, device=device),
+        "total": torch.zeros((), device=device),
+        "position": torch.zeros((), dtype=torch.int32, device=device),
+        "share": torch.full((size,), 1 / size, device=device),
+    }

@@ -1,0 +1,228 @@
+"""Training by several processes: entries are shared, each takes the gradient of its part of a batch, all step alike."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from jointensor.data.tensor import SparseTensor
+from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
+from jointensor.errors import ConfigError, ProcessGroupError
+from jointensor.models.joint import LINKS, JointModel
+from jointensor.solvers.entries import Entries, Fixed, Half
+from jointensor.solvers.random_state import random_state
+from jointensor.solvers.sgd import PIECES, Descent, Inside, shuffled
+
+MANY = 1 << 25
+"""Entries beyond which every process shuffles its own."""
+
+TABLE = 1 << 14
+"""Gradients of more numbers than this may be sent by the rows that are not zero."""
+
+APART = 1e-5
+"""How far sums of parameters may differ, as a share of their size: rounding on unlike machines, and no more."""
+
+
+@dataclass
+class SharedDescent(Descent):
+    """Shuffled minibatches; every process has a part of each, and the mean is over the whole.
+
+    A batch is the recipe's, whatever the number of processes, and of the same entries as with one process: steps and
+    learning rates mean the same.
+    """
+
+    processes: ProcessGroup = SINGLE_PROCESS
+
+    def epoch(self, half: Half, fixed: Fixed, train: Entries, inside: Inside | None = None) -> float:
+        """One shuffled pass over the entries of all; the mean loss of the batches as they came."""
+        processes, device = self.processes, train.values.device
+        entries = int(processes.sum(len(train))[0])
+        plan = make_plan(entries, self.batch_size, processes, device, inside)
+        total = torch.tensor(inside["total"] if inside and processes.first else 0.0, device=device)
+
+        def after(piece: int) -> None:
+            (whole,) = processes.sum(float(total))
+            self.pause(piece / PIECES, {"piece": piece, "total": whole, "random": plan.began})
+
+        for first, last in self.pieces(len(plan.batches), inside["piece"] if inside else 0, after):
+            with processes.own_random(plan.seed, first):  # what the network drops out
+                for own, whole in plan.batches[first:last]:
+                    total += self._shared_step(half, fixed, train, plan.order[own], whole)
+        return processes.sum(float(total))[0] / entries
+
+    def halve(self) -> bool:
+        """Where one process has too little memory the others cannot know; it says so, and all end."""
+        return False
+
+    def _shared_step(self, half: Half, fixed: Fixed, train: Entries, batch: Tensor, whole: int) -> Tensor:
+        rest = fixed.train.index_select(0, batch) if isinstance(fixed.train, Tensor) else fixed.train
+        predicted = LINKS[self.loss.link](half(train.indices.index_select(0, batch)) + rest)
+        loss = self.loss.elementwise(predicted, train.values.index_select(0, batch)).sum()
+        self.optimizer.zero_grad()
+        (loss / whole).backward()  # type: ignore[no-untyped-call]
+        sum_gradients([one for group in self.optimizer.param_groups for one in group["params"]], self.processes)
+        self.optimizer.step()
+        return loss.detach()
+
+
+class Plan(NamedTuple):
+    """The batches of an epoch."""
+
+    order: Tensor
+    """This process's entries in the order in which they come, ``(own entries,)``."""
+    batches: list[tuple[slice, int]]
+    """Of every batch, where this process's part is in that order, and how many entries all have of it."""
+    seed: int
+    began: dict[str, Tensor]
+    """The random state it was made from."""
+
+
+def make_plan(
+    count: int, batch_size: int, processes: ProcessGroup, device: torch.device, inside: Inside | None = None
+) -> Plan:
+    """Shuffle ``count`` entries, of which every process has its share; the same order for all, where they are few.
+
+    Of very many, every process shuffles its own, so that nobody needs memory for all.
+    """
+    if count > MANY:
+        return _own_plan(count, batch_size, processes, device, inside)
+    order, began = shuffled(count, device, inside)
+    mine = (order % processes.size == processes.rank).nonzero().squeeze(1)
+    starts = torch.arange(0, count + batch_size, batch_size, device=device)
+    edges = torch.searchsorted(mine, starts).tolist()
+    batches = [
+        (slice(edges[k], edges[k + 1]), min(batch_size, count - first))
+        for k, first in enumerate(range(0, count, batch_size))
+    ]
+    return Plan(order[mine] // processes.size, batches, _seed(began), began)
+
+
+def _own_plan(
+    count: int, batch_size: int, processes: ProcessGroup, device: torch.device, inside: Inside | None
+) -> Plan:
+    began = inside["random"] if inside else random_state(device)
+    if not inside:
+        torch.rand(())  # the next epoch has another order
+    steps, shares = -(-count // batch_size), processes.shares(count)
+    with processes.own_random(_seed(began)):
+        order = torch.randperm(shares[processes.rank], device=device)
+
+    def part(step: int, share: int) -> slice:  # as many steps for all, though some have an entry more
+        return slice(step * share // steps, (step + 1) * share // steps)
+
+    sizes = [sum(len(range(share)[part(step, share)]) for share in shares) for step in range(steps)]
+    return Plan(
+        order, [(part(step, shares[processes.rank]), sizes[step]) for step in range(steps)], _seed(began), began
+    )
+
+
+def _seed(state: dict[str, Tensor]) -> int:
+    return int.from_bytes(hashlib.sha256(state["cpu"].numpy().tobytes()).digest()[:8], "little")
+
+
+def sum_gradients(parameters: Sequence[Tensor], processes: ProcessGroup) -> None:
+    """Sum the gradients of all processes, in place.
+
+    Of a large table only the rows that somebody's entries have are sent, as long as these are fewer bytes than an
+    all-reduce of the whole table sends, for n processes ``(n-1) · most rows · (4 · width + 8)`` against
+    ``2 (n-1)/n · 4 · numbers``. Everything else goes in one piece.
+    """
+    gradients = [one.grad for one in parameters if one.grad is not None]
+    large = [one for one in gradients if one.dim() == 2 and one.numel() > TABLE]
+    rows = [one.ne(0).any(dim=1).nonzero().squeeze(1) for one in large]
+    most = _most(rows, processes)
+    by_rows = [
+        count * (4 * one.shape[1] + 8) * processes.size < 8 * one.numel()
+        for one, count in zip(large, most, strict=True)
+    ]
+    for one, own, count, few in zip(large, rows, most, by_rows, strict=True):
+        if few:
+            _sum_rows(one, own, count, processes)
+    done = {id(one) for one, few in zip(large, by_rows, strict=True) if few}
+    _sum_whole([one for one in gradients if id(one) not in done], processes)
+
+
+def _most(rows: list[Tensor], processes: ProcessGroup) -> list[int]:
+    """The largest number of rows that any process has of every table."""
+    if not rows:
+        return []
+    counts = torch.tensor([len(one) for one in rows], device=rows[0].device)
+    return [int(one) for one in torch.stack(processes.gather(counts)).amax(dim=0)]
+
+
+def _sum_rows(gradient: Tensor, rows: Tensor, most: int, processes: ProcessGroup) -> None:
+    """Exchange rows, and add them process by process: the same bits everywhere."""
+    places, values = rows.new_zeros(most), gradient.new_zeros(most, gradient.shape[1])
+    places[: len(rows)], values[: len(rows)] = rows, gradient.index_select(0, rows)
+    gathered = zip(processes.gather(places), processes.gather(values), strict=True)
+    gradient.zero_()
+    for where, what in gathered:
+        gradient.index_add_(0, where, what)  # what fills up is zero, at row 0
+
+
+def _sum_whole(gradients: list[Tensor], processes: ProcessGroup) -> None:
+    if not gradients:
+        return
+    whole = processes.sum_(torch.cat([one.flatten() for one in gradients]))
+    for one, summed in zip(gradients, torch.split(whole, [one.numel() for one in gradients]), strict=True):
+        one.copy_(summed.view_as(one))
+
+
+def own_share(train: SparseTensor, processes: ProcessGroup, *, ordered: bool) -> SparseTensor:
+    """The training entries that this process keeps: every so many-th of the order that one process would have.
+
+    ``ordered``: that is the order of the last mode's labels, as exact sweeps want it.
+    """
+    if not processes.shared:
+        return train
+    if len(train) < processes.size:
+        raise ConfigError(f"{len(train)} training entries are fewer than the {processes.size} processes; start fewer")
+    order = np.argsort(train.indices[:, -1], kind="stable") if ordered else np.arange(len(train))
+    return train.take(order[processes.share(len(train))])
+
+
+def see_all(model: JointModel, train: SparseTensor, processes: ProcessGroup) -> None:
+    """Let blocks whose size depends on the training entries look at those of all processes."""
+    if model.multilinear is not None and processes.shared:
+        model.multilinear.cpu().see(torch.as_tensor(np.array(train.indices), dtype=torch.int64))
+
+
+@torch.no_grad()
+def take_first(model: nn.Module, processes: ProcessGroup) -> None:
+    """Let all processes have the parameters of the first."""
+    for parameter in model.parameters():
+        processes.broadcast_(parameter)
+
+
+@torch.no_grad()
+def keep_together(model: nn.Module, processes: ProcessGroup) -> None:
+    """Check that all processes have the same model; differences of rounding are evened out.
+
+    Running figures of a batch normalisation are of every process's own entries; those of the first are taken.
+    """
+    if not processes.shared:
+        return
+    parameters = list(model.parameters())
+    sums = torch.stack([torch.stack([one.double().sum(), one.double().abs().sum()]) for one in parameters])
+    every = torch.stack(
+        processes.gather(sums.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0))
+    )  # (processes, parameters, 2)
+    away = (every - every[0]).abs()[:, :, 0] / every[0, :, 1].clamp_min(1e-30)
+    if float(away.max()) > APART:
+        which = int(away.amax(dim=1).argmax())
+        raise ProcessGroupError(
+            f"the models of processes 0 and {which} have come apart: check that all of them read the same source "
+            "with the same versions of jointensor and torch"
+        )
+    if bool((every != every[0]).any()):
+        take_first(model, processes)
+    nonlinear = getattr(model, "nonlinear", None)
+    for buffer in () if nonlinear is None else nonlinear.buffers():
+        if buffer.is_floating_point():
+            processes.broadcast_(buffer)

@@ -1,0 +1,81 @@
+"""The table y of implicit feedback (:class:`jointensor.models.blocks.ImplicitFeedback`), all else fixed.
+
+An entry of label u adds ⟨Σ_{j ∈ N(u)} y(j)/√n, h_e⟩, so the least-squares problem does not fall apart into rows. Its
+matrix is Mᵀ C M + Λ, with M who was seen with whom and C one small matrix per u: conjugate gradients never form it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from jointensor.models.blocks import ImplicitFeedback
+
+STEPS = 25
+CLOSE = 1e-4
+"""Most steps of conjugate gradients, and the share of the residual at which they stop."""
+
+
+class Seen(NamedTuple):
+    """Who was seen with whom, both ways round, in the format that multiplies fastest."""
+
+    matrix: Tensor  # (I_a, I_b)
+    turned: Tensor  # (I_b, I_a)
+
+    @classmethod
+    def of(cls, one: ImplicitFeedback) -> Seen:
+        """M and Mᵀ of a table of implicit labels."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch calls the format a beta
+            matrix = one.matrix()
+            return cls(matrix.to_sparse_csr(), matrix.t().coalesce().to_sparse_csr())
+
+
+def solve_implicit_feedback(
+    one: ImplicitFeedback, seen: Seen, systems: tuple[Tensor, Tensor], ridge: Tensor, prior: Tensor
+) -> Tensor:
+    """Change the table to the solution; returns by how much z changes, ``(I_a, R)``.
+
+    Parameters
+    ----------
+    one, seen
+        Its table is changed in place.
+    systems
+        Σ h hᵀ and Σ h y over the entries of every label of mode a, y what everything else leaves of the values,
+        ``(I_a, R, R)`` and ``(I_a, R)``.
+    ridge, prior
+        Of every component ``(R,)``, and what it draws the rows to, ``(I_b, R)``.
+    """
+    table, (gram, right) = one.table.detach(), systems
+
+    def system(change: Tensor) -> Tensor:
+        summed = seen.matrix @ change  # (I_a, R)
+        return seen.turned @ torch.bmm(gram, summed[:, :, None]).squeeze(2) + ridge * change
+
+    change = conjugate_gradients(system, seen.turned @ right + ridge * (prior - table))
+    table.add_(change)
+    return seen.matrix @ change
+
+
+def conjugate_gradients(system: Callable[[Tensor], Tensor], right: Tensor) -> Tensor:
+    """x with ``system(x) = right`` for a symmetric positive system; as far as it gets where that is hopeless."""
+    x, residual = torch.zeros_like(right), right.clone()
+    direction = residual.clone()
+    size = residual.square().sum()
+    aim = CLOSE**2 * float(size)
+    for _ in range(STEPS):
+        if not float(size) > aim:
+            break
+        image = system(direction)
+        step = size / (direction * image).sum()
+        if not bool(torch.isfinite(step)):
+            break
+        x = x + step * direction
+        residual = residual - step * image
+        last, size = size, residual.square().sum()
+        direction = residual + size / last * direction
+    return x

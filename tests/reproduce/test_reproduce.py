@@ -1,0 +1,139 @@
+"""``jointensor reproduce``: every experiment runs, keeps what is finished, and answers the paper's claims."""
+
+import json
+import shutil
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from jointensor import write_tensor
+from jointensor.cli.app import app
+from jointensor.data.synthetic import make_joint
+from jointensor.errors import ConfigError, DataError
+from jointensor.reproduce import paper, study
+from jointensor.reproduce.claims import claims
+from jointensor.reproduce.run import EXPERIMENTS, reproduce
+from jointensor.reproduce.study import CUT, CUT_NOTE, Outcome, Setting, answered, as_markdown, figure
+
+WITH = {"figure3": "Facebook", "figure4": "Enron-Emails", "table4": "Enron-Emails", "figure5": "Facebook"}
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """Every experiment, run once: how, and what it came to."""
+    known = {}
+
+    def once(name):
+        if name not in known:
+            out = tmp_path_factory.mktemp(name)
+            setting = Setting(out, quick=True, datasets=(WITH.get(name, "Facebook"),))
+            known[name] = setting, *reproduce(name, setting)
+        return known[name]
+
+    return once
+
+
+@pytest.mark.parametrize("name", list(EXPERIMENTS))
+def test_an_experiment_runs_quickly_and_goes_on_where_it_stopped(name, ran):
+    setting, outcome, page = ran(name)
+    text = page.read_text()
+    assert outcome.rows
+    assert all(len(row) == len(outcome.header) for row in outcome.rows)
+    for one in outcome.findings:
+        assert one.claim in text
+        assert one.answer in ("holds", "does not hold", "cannot be tested here")
+    for picture in setting.out.glob("*.svg"):
+        ET.fromstring(picture.read_text())
+        assert picture.name in text
+    cells = {path: path.stat().st_mtime_ns for path in setting.out.rglob("cells/*.json")}
+    again, _ = reproduce(name, setting)
+    assert {path: path.stat().st_mtime_ns for path in cells} == cells  # nothing was fitted again
+    assert [list(row) for row in again.rows] == [list(row) for row in outcome.rows]
+
+
+@pytest.mark.parametrize("name", ["table2", "table3", "figure3", "figure4", "table4", "figure5"])
+def test_a_page_of_what_is_finished_leaves_the_rest_out(name, ran, tmp_path):
+    """Of all fits, all but one model's, and none: nothing is fitted, and what is not there decides nothing."""
+    setting, whole, _ = ran(name)
+    ready = replace(setting, out=shutil.copytree(setting.out, tmp_path / "copy"), finished=True)
+    assert [list(row) for row in reproduce(name, ready)[0].rows] == [list(row) for row in whole.rows]
+    cells = sorted(path for path in ready.out.rglob("*.json") if path.parent.name == "cells")
+    number = next(path.name[:2] for path in cells if "-julia" in path.name)
+    gone = [path for path in cells if path.name.startswith(number)]
+    for path in gone:
+        path.unlink()
+    part = reproduce(name, ready)[0]
+    assert not any(path.exists() for path in gone)
+    if name == "table2":  # what failed is there, and says so
+        spec = "julia:4/16"
+        gone[0].write_text(json.dumps({"model": spec, "error": "no memory", "test": None, "success": False}))
+        assert next(row for row in reproduce(name, ready)[0].rows if row[0] == "JULIA")[1].startswith("failed")
+    if name == "figure3":
+        assert len(part.rows) == len(whole.rows) - 1
+    else:
+        dashes = [sum(cell.startswith("–") for row in one.rows for cell in row) for one in (whole, part)]
+        assert dashes[1] > dashes[0]
+    for path in cells:
+        path.unlink(missing_ok=True)
+    assert not any(one.answer == "holds" for one in reproduce(name, ready)[0].findings)
+
+
+def test_planted_tensors_are_all_needed(tmp_path):
+    with pytest.raises(DataError, match="4 of 4 fits left"):
+        reproduce("figure2", Setting(tmp_path, quick=True, finished=True))
+
+
+def test_the_numbers_of_the_paper_are_those_of_its_tables(tmp_path):
+    """Figures that its text repeats."""
+    rows = {row[0]: row[2] for row in claims(Setting(tmp_path)).rows}
+    assert rows["JULIA lowers COSTCO's RMSE on Healthcare"] == "27.7%"  # 1 - 39.080 / 54.034
+    assert rows["AVOCADO: total time saved"] == "79.9%"  # 1 - 97.7 / 486.2; its text says 77.9
+    assert rows["COSTCO: total time saved"] == "88.1%"  # 1 - 569.7 / 4793.9; its text says 84
+    assert set(paper.RMSE) >= {(name, data) for name in paper.SPECS for data in paper.DATASETS}
+    for x, ratios in paper.INSIDE.items():
+        assert all((paper.inside(x, ratio)[0], data) in paper.RMSE for ratio in ratios for data in paper.DATASETS)
+
+
+def test_large_tensors_may_have_seeds_of_their_own(tmp_path, monkeypatch):
+    for name, entries in (("MovieLens", 30), ("Facebook", 31)):
+        tensor, _ = make_joint((5, 4, 3), (1, 0), observed=entries, seed=0)
+        write_tensor(tensor, tmp_path / f"{name}.npz")
+    monkeypatch.setattr(study, "LARGE", 30)
+    for large, expected in ((None, [3, 3]), (1, [3, 1])):
+        setting = Setting(tmp_path / "out", tmp_path, seeds=3, seeds_large=large)
+        assert [setting._seeds(name) for name in ("MovieLens", "Facebook")] == expected
+
+
+def test_a_figure_of_a_fit_that_was_cut_off_is_marked(tmp_path):
+    whole, cut = ({"rmse": 0.5, "rmse_sd": 0.01, "not_converged": count} for count in (0, 1))
+    assert (figure(whole), figure(cut)) == ("0.5 ± 0.01", "0.5 ± 0.01" + CUT)
+    pages = [as_markdown(Outcome("title", ("a",), [[figure(row) + " [0.4]"]]), "name", []) for row in (whole, cut)]
+    assert [CUT_NOTE in page for page in pages] == [False, True]
+
+
+def test_an_answer_needs_every_case():
+    assert answered("c", 3, 3, "b").answer == "holds"
+    assert answered("c", 2, 3, "b").answer == "does not hold"
+    assert answered("c", 0, 0, "b").answer == "cannot be tested here"
+
+
+def test_what_is_missing_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="--data FOLDER"):
+        reproduce("table1", Setting(tmp_path / "out"))
+    with pytest.raises(DataError, match=r"neither MovieLens.npz nor ml_25m_first100k.npz"):
+        reproduce("table1", Setting(tmp_path / "out", tmp_path))
+    with pytest.raises(ConfigError, match="table1"):
+        reproduce("tabel1", Setting(tmp_path / "out", quick=True))
+    with pytest.raises(ConfigError, match="Facebook"):
+        reproduce("table1", Setting(tmp_path / "out", quick=True, datasets=("Facebok",)))
+
+
+def test_the_command_prints_the_table_and_writes_the_page(tmp_path):
+    words = ["reproduce", "table1", "--quick", "--only", "Facebook,NeurIPS", "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert "42390 × 39986 × 1506" in (tmp_path / "out" / "table1.md").read_text()
+    found = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    assert [row[0] for row in found["rows"]] == ["Facebook", "NeurIPS"]
