@@ -83,11 +83,11 @@ def compared(entries: int, rank: str, passes: int, folder: Path) -> dict:
     from timing import alternate, clock, side
     from timing import compared as ratio
 
-    from jointensor.data.formats.npz_chunks import npz_in_pieces
+    from jointensor.data.formats.npz_chunks import scan_npz
     from jointensor.data.generate import Plan
     from jointensor.data.generate_large import write_large
-    from jointensor.data.shard_writer import deal
-    from jointensor.data.split_assignment import Sides, SplitRule
+    from jointensor.data.shard_writer import write_shards
+    from jointensor.data.split import SplitAssignment, SplitRule
     from jointensor.data.tensor import SparseTensor
     from jointensor.kernels import pick_engine
     from jointensor.models.joint import JointModel
@@ -99,9 +99,9 @@ def compared(entries: int, rank: str, passes: int, folder: Path) -> dict:
 
     shape = tuple(map(int, SHAPE.split("x")))
     write_large(Plan(shape, entries, (3, 3), ratio=0.5, noise=0.3), folder / "tensor.npz")
-    source = npz_in_pieces(folder / "tensor.npz", 1 << 19)
-    sides = Sides(SplitRule(), entries, folder / "sides", 10**9)
-    dealt = deal(folder / "shards", source.pieces(), source.modes, sides, 1 << 22, {})
+    source = scan_npz(folder / "tensor.npz", 1 << 19)
+    sides = SplitAssignment(SplitRule(), entries, folder / "sides", 10**9)
+    dealt = write_shards(folder / "shards", source.chunks(), source.modes, sides, 1 << 22, {})
     blocks = list(dealt.train.blocks())
     whole = SparseTensor(
         np.concatenate([one.indices for one in blocks]), np.concatenate([one.values for one in blocks]), shape

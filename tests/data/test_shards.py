@@ -1,21 +1,19 @@
-"""Entries on disk: shards, sides of a split, and sources read in pieces, beside what is read and split in memory."""
+"""Entries on disk: shards, split assignment and sources read in chunks, against reading and splitting in memory."""
 
 import threading
-import time
 
 import numpy as np
 import polars as pl
 import pytest
 
-from jointensor.data.formats.chunked import count_entries, in_pieces
+from jointensor.data.formats.chunked import count_entries, scan_source
 from jointensor.data.formats.files import read_tensor, write_table, write_tensor
-from jointensor.data.formats.npz_chunks import npz_in_pieces
-from jointensor.data.formats.table_chunks import table_in_pieces, tns_in_pieces
+from jointensor.data.formats.npz_chunks import scan_npz
+from jointensor.data.formats.table_chunks import scan_table, scan_tns
 from jointensor.data.frames import TableSpec
-from jointensor.data.shard_writer import Summary, deal, dealt_before
+from jointensor.data.shard_writer import Summary, load_shards, write_shards
 from jointensor.data.shards import Shards, read_ahead, save_shard
-from jointensor.data.split import split
-from jointensor.data.split_assignment import LEFT_OUT, TEST, TRAIN, VALID, Sides, SplitRule
+from jointensor.data.split import LEFT_OUT, TEST, TRAIN, VALID, SplitAssignment, SplitRule, split
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError, DataError
 
@@ -29,18 +27,18 @@ def tensor():
     return SparseTensor(np.stack(np.unravel_index(cells, SHAPE), axis=1), rng.normal(size=2500), SHAPE)
 
 
-def _pieces(tensor, rows=300):
+def _chunks(tensor, rows=300):
     for start in range(0, len(tensor), rows):
         yield tensor.indices[start : start + rows], np.array(tensor.values[start : start + rows])
 
 
-def _sides(tmp_path, entries, **how):
-    return Sides(SplitRule(**how), entries, tmp_path / "sides", 10**9)
+def _assignment(tmp_path, entries, **how):
+    return SplitAssignment(SplitRule(**how), entries, tmp_path / "assignment", 10**9)
 
 
-def _dealt(tmp_path, tensor, **how):
-    sides = _sides(tmp_path, len(tensor), **how)
-    return deal(tmp_path / "shards", _pieces(tensor), tensor.modes, sides, 400, {"rule": 1})
+def _sharded(tmp_path, tensor, **how):
+    assignment = _assignment(tmp_path, len(tensor), **how)
+    return write_shards(tmp_path / "shards", _chunks(tensor), tensor.modes, assignment, 400, {"rule": 1})
 
 
 def _set(indices, values):
@@ -59,11 +57,18 @@ def _readers():
 
 
 def test_reading_ahead_keeps_the_order_and_reads_one_ahead():
-    begun = []
-    reading = read_ahead(lambda k: begun.append(k) or k, range(5))
+    begun, second = [], threading.Event()
+
+    def read(k):
+        begun.append(k)
+        if k == 1:
+            second.set()
+        return k
+
+    reading = read_ahead(read, range(5))
     assert next(reading) == 0
-    time.sleep(0.05)
-    assert begun == [0, 1]  # the next one, and no further
+    assert second.wait(60)  # the next one is read without being asked for
+    assert begun == [0, 1]  # and no further one: it is submitted when the next item is taken
     assert list(reading) == [1, 2, 3, 4]
     assert not _readers()
 
@@ -109,73 +114,73 @@ def test_shards_hold_what_was_written_and_notice_damage(tmp_path):
 
 
 @pytest.mark.parametrize(("test", "valid", "seed"), [(0.2, 0.1, 0), (0.33, 0.15, 5), (0.0, 0.0, 1)])
-def test_sides_are_those_of_the_standard_split(tmp_path, tensor, test, valid, seed):
+def test_assignments_are_those_of_the_standard_split(tmp_path, tensor, test, valid, seed):
     parts = split(tensor, test=test, valid=valid, seed=seed)
-    dealt = _dealt(tmp_path, tensor, test=test, valid=valid, seed=seed)
-    assert _all(dealt.train) == _set(parts.train.indices, parts.train.values)
-    assert _all(dealt.test) == _set(parts.test.indices, parts.test.values)
-    assert _set(dealt.valid.indices, dealt.valid.values) == _set(parts.valid.indices, parts.valid.values)
-    assert len(dealt.train.counts) > 3
-    assert dealt.summary.mean == pytest.approx(parts.train.values.mean(dtype=np.float64), rel=1e-12)
-    assert dealt.summary.spread == pytest.approx(parts.train.values.std(dtype=np.float64), rel=1e-12)
+    sharded = _sharded(tmp_path, tensor, test=test, valid=valid, seed=seed)
+    assert _all(sharded.train) == _set(parts.train.indices, parts.train.values)
+    assert _all(sharded.test) == _set(parts.test.indices, parts.test.values)
+    assert _set(sharded.valid.indices, sharded.valid.values) == _set(parts.valid.indices, parts.valid.values)
+    assert len(sharded.train.counts) > 3
+    assert sharded.summary.mean == pytest.approx(parts.train.values.mean(dtype=np.float64), rel=1e-12)
+    assert sharded.summary.spread == pytest.approx(parts.train.values.std(dtype=np.float64), rel=1e-12)
     for n, size in enumerate(SHAPE):
-        np.testing.assert_array_equal(dealt.counts[n], np.bincount(parts.train.indices[:, n], minlength=size))
+        np.testing.assert_array_equal(sharded.counts[n], np.bincount(parts.train.indices[:, n], minlength=size))
 
 
-def test_sides_of_the_first_entries(tmp_path, tensor):
-    parts, dealt = split(tensor, rule="first:2000", seed=3), _dealt(tmp_path, tensor, rule="first:2000", seed=3)
-    assert _all(dealt.train) == _set(parts.train.indices, parts.train.values)
-    assert _all(dealt.test) == _set(parts.test.indices, parts.test.values)
+def test_assignments_of_the_first_entries(tmp_path, tensor):
+    parts, sharded = split(tensor, rule="first:2000", seed=3), _sharded(tmp_path, tensor, rule="first:2000", seed=3)
+    assert _all(sharded.train) == _set(parts.train.indices, parts.train.values)
+    assert _all(sharded.test) == _set(parts.test.indices, parts.test.values)
 
 
 def test_a_split_that_needs_all_entries_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="needs all entries in memory"):
-        _sides(tmp_path, 10, rule="time:day")
+        _assignment(tmp_path, 10, rule="time:day")
 
 
-def test_hashed_sides_keep_the_shares_whatever_the_pieces(tmp_path):
-    how = SplitRule(test=0.2, valid=0.1, seed=4, most_valid=2000)
-    sides = Sides(how, 100_000, tmp_path / "sides", 1000)
-    assert sides.record == "hashed"
-    whole = sides.of(0, 100_000)
+def test_hashed_assignments_keep_the_shares_whatever_the_chunks(tmp_path):
+    how = SplitRule(test=0.2, valid=0.1, seed=4, max_valid=2000)
+    assignment = SplitAssignment(how, 100_000, tmp_path / "assignment", 1000)
+    assert assignment.method == "hashed"
+    whole = assignment.of(0, 100_000)
     np.testing.assert_array_equal(
-        whole, np.concatenate([sides.of(k, 7000) for k in range(0, 98_000, 7000)] + [sides.of(98_000, 2000)])
+        whole, np.concatenate([assignment.of(k, 7000) for k in range(0, 98_000, 7000)] + [assignment.of(98_000, 2000)])
     )
     shares = np.bincount(whole, minlength=4) / 100_000
     np.testing.assert_allclose(shares[[TRAIN, TEST]], [0.72, 0.2], atol=0.01)
     np.testing.assert_allclose(shares[[VALID, LEFT_OUT]], [0.02, 0.06], atol=0.003)
-    other = Sides(SplitRule(seed=5), 100_000, tmp_path / "sides", 1000).of(0, 100_000)
+    other = SplitAssignment(SplitRule(seed=5), 100_000, tmp_path / "assignment", 1000).of(0, 100_000)
     assert np.mean((whole == TEST) & (other == TEST)) == pytest.approx(0.04, abs=0.01)  # seeds are independent
 
 
 def test_validation_entries_beyond_the_most_are_left_out(tmp_path, tensor):
-    dealt = _dealt(tmp_path, tensor, most_valid=50)
+    sharded = _sharded(tmp_path, tensor, max_valid=50)
     parts = split(tensor)
-    assert len(dealt.valid) == 50
-    assert _set(dealt.valid.indices, dealt.valid.values) <= _set(parts.valid.indices, parts.valid.values)
-    assert _all(dealt.train) == _set(parts.train.indices, parts.train.values)
+    assert len(sharded.valid) == 50
+    assert _set(sharded.valid.indices, sharded.valid.values) <= _set(parts.valid.indices, parts.valid.values)
+    assert _all(sharded.train) == _set(parts.train.indices, parts.train.values)
 
 
 def test_a_cell_that_occurs_twice_is_refused_wherever_it_is(tmp_path, tensor):
     def twice():
-        yield from _pieces(tensor)
+        yield from _chunks(tensor)
         yield tensor.indices[:1], np.array([9.0], dtype=np.float32)
 
-    sides = _sides(tmp_path, len(tensor) + 1)
+    assignment = _assignment(tmp_path, len(tensor) + 1)
     with pytest.raises(DataError, match=r"repeat a cell, for example .mode_0="):
-        deal(tmp_path / "shards", twice(), tensor.modes, sides, 400, {})
+        write_shards(tmp_path / "shards", twice(), tensor.modes, assignment, 400, {})
 
 
 def test_shards_of_before_are_taken_again_only_if_they_are_whole(tmp_path, tensor):
-    dealt = _dealt(tmp_path, tensor)
-    again = dealt_before(tmp_path / "shards", tensor.modes, {"rule": 1})
-    assert _all(again.train) == _all(dealt.train)
-    assert vars(again.summary) == vars(dealt.summary)
-    np.testing.assert_array_equal(again.counts[1], dealt.counts[1])
-    np.testing.assert_array_equal(again.valid.values, dealt.valid.values)
-    assert dealt_before(tmp_path / "shards", tensor.modes, {"rule": 2}) is None
+    sharded = _sharded(tmp_path, tensor)
+    again = load_shards(tmp_path / "shards", tensor.modes, {"rule": 1})
+    assert _all(again.train) == _all(sharded.train)
+    assert vars(again.summary) == vars(sharded.summary)
+    np.testing.assert_array_equal(again.counts[1], sharded.counts[1])
+    np.testing.assert_array_equal(again.valid.values, sharded.valid.values)
+    assert load_shards(tmp_path / "shards", tensor.modes, {"rule": 2}) is None
     again.test.path(0, "indices").unlink()
-    assert dealt_before(tmp_path / "shards", tensor.modes, {"rule": 1}) is None
+    assert load_shards(tmp_path / "shards", tensor.modes, {"rule": 1}) is None
 
 
 def test_running_sums_do_not_cancel():
@@ -189,18 +194,18 @@ def test_running_sums_do_not_cancel():
 
 
 def _whole(source):
-    pieces = list(source.pieces())
-    return np.concatenate([one for one, _ in pieces]), np.concatenate([one for _, one in pieces])
+    chunks = list(source.chunks())
+    return np.concatenate([one for one, _ in chunks]), np.concatenate([one for _, one in chunks])
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_an_archive_in_pieces_is_the_archive(tmp_path, tensor, packed):
+def test_an_archive_in_chunks_is_the_archive(tmp_path, tensor, packed):
     path = tmp_path / "a.npz"
     if packed:
         write_tensor(tensor, path)
     else:  # without a shape, and in 64 bits
         np.savez(path, indices=tensor.indices.astype(np.int64), values=tensor.values.astype(np.float64))
-    source, whole = npz_in_pieces(path, 300), read_tensor(path).tensor
+    source, whole = scan_npz(path, 300), read_tensor(path).tensor
     indices, values = _whole(source)
     np.testing.assert_array_equal(indices, whole.indices)
     np.testing.assert_array_equal(values, whole.values)
@@ -218,11 +223,11 @@ def test_damaged_archives_are_refused(tmp_path, tensor):
     for name, arrays in bad.items():
         np.savez(tmp_path / f"{name}.npz", **arrays)
         with pytest.raises(DataError, match=f"{name}.npz"):
-            npz_in_pieces(tmp_path / f"{name}.npz", 300)
+            scan_npz(tmp_path / f"{name}.npz", 300)
     data = (tmp_path / "short.npz").read_bytes()
     (tmp_path / "cut.npz").write_bytes(data[: len(data) // 2])
     with pytest.raises(DataError, match="cannot be read as a NumPy archive"):
-        npz_in_pieces(tmp_path / "cut.npz", 300)
+        scan_npz(tmp_path / "cut.npz", 300)
 
 
 def test_a_bad_entry_is_found_in_any_piece(tmp_path, tensor):
@@ -230,14 +235,14 @@ def test_a_bad_entry_is_found_in_any_piece(tmp_path, tensor):
     values[1000] = np.nan
     np.savez(tmp_path / "nan.npz", indices=tensor.indices, values=values)
     with pytest.raises(DataError, match=r"entry 100 has the value nan.*counted from entry 900 on"):
-        _whole(npz_in_pieces(tmp_path / "nan.npz", 300))
+        _whole(scan_npz(tmp_path / "nan.npz", 300))
 
 
 @pytest.mark.parametrize("name", ["a.tns", "a.tns.gz"])
-def test_a_text_tensor_in_pieces_is_the_tensor(tmp_path, tensor, monkeypatch, name):
+def test_a_text_tensor_in_chunks_is_the_tensor(tmp_path, tensor, monkeypatch, name):
     write_tensor(tensor, tmp_path / name)
     monkeypatch.setattr("jointensor.data.formats.unmapped.CHUNK", 2000)
-    source, whole = tns_in_pieces(tmp_path / name), read_tensor(tmp_path / name).tensor
+    source, whole = scan_tns(tmp_path / name), read_tensor(tmp_path / name).tensor
     indices, values = _whole(source)
     np.testing.assert_array_equal(indices, whole.indices)
     np.testing.assert_array_equal(values, whole.values)
@@ -250,12 +255,12 @@ def test_a_bad_line_of_a_text_tensor_is_named(tmp_path, monkeypatch):
     lines = ["1 2 3 0.5"] * 40 + ["1 2 x 0.5"]
     (tmp_path / "a.tns").write_text("\n".join(lines))
     with pytest.raises(DataError, match="line 41: 'x' is not a number"):
-        tns_in_pieces(tmp_path / "a.tns")
+        scan_tns(tmp_path / "a.tns")
 
 
 @pytest.mark.parametrize("rule", ["sum", "mean", "count", "last"])
 @pytest.mark.parametrize("ending", ["csv", "parquet", "arrow", "jsonl"])
-def test_a_table_in_pieces_is_the_table(tmp_path, monkeypatch, rule, ending):
+def test_a_table_in_chunks_is_the_table(tmp_path, monkeypatch, rule, ending):
     monkeypatch.setattr("jointensor.data.formats.unmapped.CHUNK", 5000)
     rng = np.random.default_rng(2)
     frame = pl.DataFrame(
@@ -269,7 +274,7 @@ def test_a_table_in_pieces_is_the_table(tmp_path, monkeypatch, rule, ending):
     path = tmp_path / f"a.{ending}"
     write_table(frame, path)
     spec = TableSpec.of(["user", "day=day(when)", "lat=ROUND(lat, 0)"], "x", duplicates=rule)
-    source, whole = table_in_pieces(path, spec, 500, tmp_path / "sorting", held=200), read_tensor(path, spec)
+    source, whole = scan_table(path, spec, 500, tmp_path / "sorting", held=200), read_tensor(path, spec)
     indices, values = _whole(source)
     np.testing.assert_array_equal(indices, whole.tensor.indices)
     np.testing.assert_allclose(values, whole.tensor.values, rtol=1e-6)
@@ -285,7 +290,7 @@ def test_fields_in_quotes_may_hold_lines_wherever_blocks_end(tmp_path, monkeypat
     whole = read_tensor(tmp_path / "a.csv", spec).tensor
     for chunk in (40, 97, 1000):
         monkeypatch.setattr("jointensor.data.formats.unmapped.CHUNK", chunk)
-        source = table_in_pieces(tmp_path / "a.csv", spec, 500, tmp_path / "sorting")
+        source = scan_table(tmp_path / "a.csv", spec, 500, tmp_path / "sorting")
         assert source.modes == whole.modes
         np.testing.assert_array_equal(_whole(source)[0], whole.indices)
 
@@ -295,12 +300,12 @@ def test_tables_that_only_all_rows_explain_are_refused(tmp_path, monkeypatch):
     (tmp_path / "a.csv").write_text("a,b,v\n" + "".join(f"{k % 5},{k},{k}\n" for k in range(50)))
     whole = TableSpec.of(["a", "far=b - AVG(b)"], "v")
     with pytest.raises(DataError, match=r"cannot be read in parts .*leave out --memory"):
-        table_in_pieces(tmp_path / "a.csv", whole, 20, tmp_path / "sorting")
+        scan_table(tmp_path / "a.csv", whole, 20, tmp_path / "sorting")
     twice = TableSpec.of(["a", "half=FLOOR(b / 10)"], "v")
     with pytest.raises(DataError, match="share their cell with another row"):
-        table_in_pieces(tmp_path / "a.csv", twice, 20, tmp_path / "sorting")
+        scan_table(tmp_path / "a.csv", twice, 20, tmp_path / "sorting")
     (tmp_path / "b.csv").write_text("a,b,v\n" + "".join(f"{k},{k},{k}\n" for k in range(30)) + "31,,2\n")
     with pytest.raises(DataError, match=r"nothing for mode 'b'.*rows counted from \d+ on"):
-        table_in_pieces(tmp_path / "b.csv", TableSpec.of(["a", "b"], "v"), 20, tmp_path / "sorting")
+        scan_table(tmp_path / "b.csv", TableSpec.of(["a", "b"], "v"), 20, tmp_path / "sorting")
     with pytest.raises(ConfigError, match="is a table: name its modes"):
-        in_pieces(tmp_path / "a.csv", None, tmp_path / "sorting")
+        scan_source(tmp_path / "a.csv", None, tmp_path / "sorting")

@@ -166,7 +166,7 @@ def test_rules_name_the_modes_there_are(rule):
 
 
 def test_negative_seed_is_refused():
-    with pytest.raises(ConfigError, match="seed of a split is -1"):
+    with pytest.raises(ConfigError, match="the split seed is -1"):
         split(numbered(), seed=-1)
 
 

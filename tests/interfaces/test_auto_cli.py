@@ -13,10 +13,10 @@ import pytest
 from jointensor import SparseTensor, write_tensor
 from jointensor.cli import main
 from jointensor.data.modes import Mode
+from jointensor.data.split import folds
 from jointensor.predictors.kriging import Kriging
 from jointensor.runs.folder import load_run
 from jointensor.search import cross_validation as trials
-from jointensor.search import folds
 from jointensor.search.portfolio import Candidate
 from tests.interfaces.conftest import QUICK
 
@@ -227,8 +227,8 @@ def test_groups_stay_on_one_side(cli, few, source, tmp_path):
 
 def test_large_tensors_are_searched_too(cli, few, source, tmp_path, monkeypatch):
     """As if 1,000 entries were many: some of them only calibrate."""
-    monkeypatch.setattr(folds, "HOLD_FROM", 500)
-    monkeypatch.setattr(folds, "HELD", 0.2)
+    monkeypatch.setattr(folds, "MIN_ENTRIES_TO_HOLD_OUT", 500)
+    monkeypatch.setattr(folds, "CALIBRATION_SHARE", 0.2)
     out = tmp_path / "run"
     code, _, err = cli("fit", source, *MODES, "--rank", "auto", "--budget", "60", "--out", out)
     assert code == 0, err

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from jointensor.data.modes import Mode
+from jointensor.data.split import folds as parting
 from jointensor.data.tensor import SparseTensor
 from jointensor.predictors.storage import load_predictor, save_predictor
-from jointensor.search import folds as parting
 from jointensor.search.finalise import MISSES, _cold
 from jointensor.search.search import Search, search
 from tests.search.searches import BIAS, LONG, TABLES, rmse
@@ -64,8 +64,8 @@ def test_structures_are_judged_by_what_nothing_else_decides(joined, offer):
 @pytest.mark.parametrize("held", [False, True])
 def test_intervals_hold_their_share_of_all_and_most_of_those_that_are_new(joined, offer, monkeypatch, held):
     if held:
-        monkeypatch.setattr(parting, "HOLD_FROM", 1000)
-        monkeypatch.setattr(parting, "HELD", 0.2)
+        monkeypatch.setattr(parting, "MIN_ENTRIES_TO_HOLD_OUT", 1000)
+        monkeypatch.setattr(parting, "CALIBRATION_SHARE", 0.2)
     offer(BIAS, TABLES)
     learnt, others = joined
     ends = search(learnt, budget=LONG, device="cpu").predictor.interval(others.indices, 0.9)

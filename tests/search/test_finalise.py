@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 import torch
 
+from jointensor.data.split import FOLDS, held_out
+from jointensor.data.split import folds as parting
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import MemoryFullError
 from jointensor.predictors import Tables, fit_trees
 from jointensor.predictors.knn import KnnResiduals
 from jointensor.search import cross_validation as trials
 from jointensor.search import finalise as conclusion
-from jointensor.search import folds as parting
 from jointensor.search import refit as refits
 from jointensor.search.finalise import finalise
-from jointensor.search.folds import FOLDS, held_out
 from jointensor.search.portfolio import TREES_AVERAGED, Candidate
 from jointensor.search.search import Search, search
 from tests.search.searches import BIAS, COMPONENTS, LONG, along_days, rmse
@@ -25,8 +25,8 @@ from tests.search.searches import BIAS, COMPONENTS, LONG, along_days, rmse
 
 
 def test_entries_that_are_held_out_calibrate_and_have_no_answer(offer, planted, monkeypatch):
-    monkeypatch.setattr(parting, "HOLD_FROM", 1000)
-    monkeypatch.setattr(parting, "HELD", 0.2)
+    monkeypatch.setattr(parting, "MIN_ENTRIES_TO_HOLD_OUT", 1000)
+    monkeypatch.setattr(parting, "CALIBRATION_SHARE", 0.2)
     offer(BIAS, COMPONENTS)
     learnt, others = planted
     result = search(learnt, budget=LONG, device="cpu")
@@ -53,8 +53,8 @@ def test_partners_tell_of_new_entries_where_untouched_ones_say_so(offer, monkeyp
     learnt, others = twins(9000)
     without = search(learnt, budget=LONG, device="cpu")
     assert not any(isinstance(part, KnnResiduals) for part in without.predictor.memory)  # nothing is held out of so few
-    monkeypatch.setattr(parting, "HOLD_FROM", 1000)
-    monkeypatch.setattr(parting, "HELD", 0.1)
+    monkeypatch.setattr(parting, "MIN_ENTRIES_TO_HOLD_OUT", 1000)
+    monkeypatch.setattr(parting, "CALIBRATION_SHARE", 0.1)
     found = search(learnt, budget=LONG, device="cpu")
     assert [type(part) for part in found.predictor.memory] == [KnnResiduals]
     assert "with partners:mode_0" in found.reason
@@ -78,8 +78,8 @@ def test_partners_are_looked_for_where_there_is_time_and_new_groups_can_have_som
 
 def test_neighbours_are_all_entries_where_few_were_left_out(offer, monkeypatch):
     """A search that had time for one fold only: residuals of the other entries are known too, nearly as good."""
-    monkeypatch.setattr(parting, "HOLD_FROM", 1000)
-    monkeypatch.setattr(parting, "HELD", 0.1)
+    monkeypatch.setattr(parting, "MIN_ENTRIES_TO_HOLD_OUT", 1000)
+    monkeypatch.setattr(parting, "CALIBRATION_SHARE", 0.1)
     offer(BIAS)
     learnt, others = along_days(entries=5400)
 
@@ -144,8 +144,8 @@ def test_trees_are_grown_once_where_there_is_no_time(offer, planted):
 
 
 def test_trees_that_calibrate_go_on_answering_beside_those_that_know_all_entries(offer, planted, monkeypatch):
-    monkeypatch.setattr(parting, "HOLD_FROM", 1000)
-    monkeypatch.setattr(parting, "HELD", 0.1)
+    monkeypatch.setattr(parting, "MIN_ENTRIES_TO_HOLD_OUT", 1000)
+    monkeypatch.setattr(parting, "CALIBRATION_SHARE", 0.1)
     offer(Candidate("trees", "trees", 5, core=True))
     learnt = planted[0]
     (member,) = search(learnt, budget=LONG, device="cpu").predictor.members
@@ -210,8 +210,8 @@ def test_networks_are_averaged_over_the_folds_that_were_not_needed(offer, plante
 
 
 def test_an_interrupt_of_further_folds_keeps_those_that_are_there_and_what_neighbours_know(offer, monkeypatch):
-    monkeypatch.setattr(parting, "HOLD_FROM", 1000)
-    monkeypatch.setattr(parting, "HELD", 0.1)
+    monkeypatch.setattr(parting, "MIN_ENTRIES_TO_HOLD_OUT", 1000)
+    monkeypatch.setattr(parting, "CALIBRATION_SHARE", 0.1)
     offer(COMPONENTS)
     learnt, _ = along_days(entries=5400)
     search = Search(learnt, budget=LONG, device="cpu")
@@ -268,8 +268,8 @@ def test_a_member_whose_folds_were_cut_off_is_not_lost(offer, planted):
 @pytest.mark.parametrize("slow", [False, True])
 def test_members_answer_for_all_entries_only_where_there_is_time(offer, monkeypatch, slow):
     """How long a fold's entries took says how long all of them would; a first answer, which compiles, says nothing."""
-    monkeypatch.setattr(parting, "HOLD_FROM", 1000)
-    monkeypatch.setattr(parting, "HELD", 0.1)
+    monkeypatch.setattr(parting, "MIN_ENTRIES_TO_HOLD_OUT", 1000)
+    monkeypatch.setattr(parting, "CALIBRATION_SHARE", 0.1)
     offer(BIAS)
     learnt, _ = along_days(entries=5400)
     search = Search(learnt, budget=LONG, device="cpu")
@@ -293,8 +293,8 @@ def test_members_answer_for_all_entries_only_where_there_is_time(offer, monkeypa
 
 
 def test_nothing_is_asked_of_all_entries_where_no_mode_has_an_order(offer, planted, monkeypatch):
-    monkeypatch.setattr(parting, "HOLD_FROM", 1000)
-    monkeypatch.setattr(parting, "HELD", 0.1)
+    monkeypatch.setattr(parting, "MIN_ENTRIES_TO_HOLD_OUT", 1000)
+    monkeypatch.setattr(parting, "CALIBRATION_SHARE", 0.1)
     offer(BIAS)
     search = Search(planted[0], budget=LONG, device="cpu")
     search.fit_all([(trials.Trial(BIAS), 0)])

@@ -5,9 +5,9 @@ from itertools import product
 import numpy as np
 import pytest
 
+from jointensor.data.split import FOLDS
 from jointensor.search import cross_validation as trials
 from jointensor.search.ensemble_selection import STEPS, Errors
-from jointensor.search.folds import FOLDS
 from jointensor.search.portfolio import Candidate, Fitted
 from jointensor.search.search import Search
 from tests.search.searches import BIAS, LONG

@@ -6,15 +6,15 @@ import time
 import numpy as np
 import pytest
 
+from jointensor.data.split import FOLDS, held_out, make_folds
+from jointensor.data.split import folds as parting
 from jointensor.data.synthetic import make_joint
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError
 from jointensor.predictors import fit_bias
 from jointensor.predictors.kriging import Kriging
 from jointensor.search import cross_validation as trials
-from jointensor.search import folds as parting
 from jointensor.search.finalise import _cold
-from jointensor.search.folds import FOLDS, held_out, make_folds
 from jointensor.search.portfolio import Candidate, candidates_for
 from jointensor.search.search import Search, search
 from tests.search.searches import BIAS, COMPONENTS, LONG, TABLES, along_days, halves, rmse
@@ -76,15 +76,15 @@ def test_nothing_is_held_out_of_small_tensors(planted):
 
 def test_a_share_of_large_tensors_is_held_out_and_groups_stay_together(planted, monkeypatch):
     tensor = planted[0]
-    monkeypatch.setattr(parting, "HOLD_FROM", 1000)
-    monkeypatch.setattr(parting, "HELD", 0.25)
+    monkeypatch.setattr(parting, "MIN_ENTRIES_TO_HOLD_OUT", 1000)
+    monkeypatch.setattr(parting, "CALIBRATION_SHARE", 0.25)
     assert abs(held_out(tensor, (), 0).sum() - 600) < 4 * math.sqrt(2400 * 0.25 * 0.75)
     away = held_out(tensor, (0, 1), 0)
     assert away.any()
     assert not {tuple(row) for row in tensor.indices[~away, :2].tolist()} & {
         tuple(row) for row in tensor.indices[away, :2].tolist()
     }
-    monkeypatch.setattr(parting, "MOST_HELD", 48)
+    monkeypatch.setattr(parting, "MAX_CALIBRATION_ENTRIES", 48)
     assert held_out(tensor, (), 0).sum() < 48 + 4 * math.sqrt(48)
 
 

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from jointensor.data.shard_writer import deal
-from jointensor.data.split import split
-from jointensor.data.split_assignment import Sides, SplitRule
+from jointensor.data.shard_writer import write_shards
+from jointensor.data.split import SplitAssignment, SplitRule, split
 from jointensor.data.synthetic import make_joint
 from jointensor.errors import ConfigError, DataError
 from jointensor.kernels import pick_engine
@@ -44,9 +43,9 @@ def parts(tensor):
 
 @pytest.fixture
 def dealt(tmp_path, tensor):
-    sides = Sides(SplitRule(), len(tensor), tmp_path / "sides", 10**9)
+    sides = SplitAssignment(SplitRule(), len(tensor), tmp_path / "sides", 10**9)
     pieces = [(tensor.indices, np.array(tensor.values))]
-    return deal(tmp_path / "shards", pieces, tensor.modes, sides, 700, {})
+    return write_shards(tmp_path / "shards", pieces, tensor.modes, sides, 700, {})
 
 
 @pytest.mark.parametrize("engine", ["reference", "numba"])

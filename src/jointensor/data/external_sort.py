@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from jointensor.data.frames import merge_cells
 from jointensor.data.modes import Mode
-from jointensor.data.shard_writer import Piece
+from jointensor.data.shard_writer import Chunk
 from jointensor.errors import DataError
 
 ROWS = 1 << 20
@@ -51,8 +51,8 @@ def records_of(codes: Sequence[NDArray[np.integer]], values: NDArray[np.float64]
     return records
 
 
-def merged(cells: CellFile, modes: tuple[Mode, ...], rule: str, rows: int = ROWS) -> Iterator[Piece]:
-    """One entry per cell, sorted by index, in pieces; the file is removed on the way.
+def merged(cells: CellFile, modes: tuple[Mode, ...], rule: str, rows: int = ROWS) -> Iterator[Chunk]:
+    """One entry per cell, sorted by index, in chunks; the file is removed on the way.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def merged(cells: CellFile, modes: tuple[Mode, ...], rule: str, rows: int = ROWS
     yield from _sorted(cells, modes, rule, 0, rows)
 
 
-def _sorted(cells: CellFile, modes: tuple[Mode, ...], rule: str, mode: int, rows: int) -> Iterator[Piece]:
+def _sorted(cells: CellFile, modes: tuple[Mode, ...], rule: str, mode: int, rows: int) -> Iterator[Chunk]:
     if cells.rows <= rows:
         if cells.rows:
             (records,) = cells.read(rows)
@@ -106,7 +106,7 @@ def _divided(cells: CellFile, size: int, mode: int, rows: int) -> list[CellFile]
     return [one for one in parts if one.rows]
 
 
-def _merge(records: NDArray[np.int32], modes: tuple[Mode, ...], rule: str) -> Piece:
+def _merge(records: NDArray[np.int32], modes: tuple[Mode, ...], rule: str) -> Chunk:
     values = np.ascontiguousarray(records[:, -2:]).view(np.float64)[:, 0]
     codes = {f"code_{n}": records[:, n] for n in range(len(modes))}
     cells = merge_cells(pl.DataFrame(codes).with_columns(value=pl.Series(values)), rule, modes)

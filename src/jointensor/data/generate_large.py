@@ -1,4 +1,4 @@
-"""Synthetic tensors larger than memory: drawn, and written to an archive, in pieces.
+"""Synthetic tensors larger than memory: drawn, and written to an archive, in chunks.
 
 The k-th cell is that of a random permutation of all cells at k, so that cells are distinct without anyone having to
 remember them: a Feistel network of four rounds, walked on while it leads outside the tensor. Parts are scaled to each
@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jointensor.data.generate import NONLINEARITIES, Plan, _additive, _factors, _in_blocks, _multilinear
-from jointensor.data.split_assignment import mix
+from jointensor.data.split.assignment import mix
 from jointensor.errors import ConfigError
 
 LARGE = 20_000_000
-"""Entries above which a tensor is drawn in pieces."""
+"""Entries above which a tensor is drawn in chunks."""
 
 PIECE = 1 << 19
 """Entries of a piece."""
@@ -42,11 +42,11 @@ def write_large(plan: Plan, path: Path) -> None:
         If a skew is asked for: cells that are drawn more often than others have to be remembered.
     """
     if plan.skew:
-        raise ConfigError(f"more than {LARGE:,} entries are drawn in pieces, without a skew; leave out --skew")
+        raise ConfigError(f"more than {LARGE:,} entries are drawn in chunks, without a skew; leave out --skew")
     if path.suffix != ".npz":
-        raise ConfigError(f"more than {LARGE:,} entries are written in pieces; give --out a name that ends in .npz")
+        raise ConfigError(f"more than {LARGE:,} entries are written in chunks; give --out a name that ends in .npz")
     if math.prod(plan.shape) >= 2**62:
-        raise ConfigError(f"shape {plan.shape}: cells that cannot be numbered in 62 bits cannot be drawn in pieces")
+        raise ConfigError(f"shape {plan.shape}: cells that cannot be numbered in 62 bits cannot be drawn in chunks")
     values_of = _Values(plan)
     with (
         zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive,
@@ -54,7 +54,7 @@ def write_large(plan: Plan, path: Path) -> None:
     ):
         with archive.open("indices.npy", "w", force_zip64=True) as file:
             _head(file, (plan.entries, len(plan.shape)), "<i4")
-            for cells in pieces(plan):
+            for cells in chunks(plan):
                 file.write(cells.tobytes())
                 aside.write(values_of(cells).tobytes())
         aside.seek(0)
@@ -66,7 +66,7 @@ def write_large(plan: Plan, path: Path) -> None:
             np.lib.format.write_array(file, np.array(plan.shape, dtype=np.int64))
 
 
-def pieces(plan: Plan) -> Iterator[NDArray[np.int32]]:
+def chunks(plan: Plan) -> Iterator[NDArray[np.int32]]:
     """All cells, ``(at most PIECE, modes)`` at a time."""
     for start in range(0, plan.entries, PIECE):
         yield _cells(plan, np.arange(start, min(start + PIECE, plan.entries), dtype=np.uint64))

@@ -1,7 +1,7 @@
-"""Entries that come in pieces, dealt to shards: split, checked for cells that occur twice, and counted on the way.
+"""Writes chunks of entries to shards on disk: splits them, refuses duplicate cells, and counts entries per label.
 
-Two passes: every piece goes to bucket files by a hash of its cells; then each bucket, which is small, is read whole,
-checked, divided into training, validation and test entries, and written as a shard of each.
+Two passes: every chunk is appended to bucket files by a hash of its cells; then each bucket, which is small, is read
+whole, checked, divided into training, validation and test entries, and written as one shard of each.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +18,21 @@ from numpy.typing import NDArray
 
 from jointensor.data.modes import Mode
 from jointensor.data.shards import Shards, read_ahead, read_header, save_shard, write_header
-from jointensor.data.split_assignment import TEST, TRAIN, VALID, Sides, mix
+from jointensor.data.split import TEST, TRAIN, VALID, SplitAssignment
+from jointensor.data.split.assignment import mix
 from jointensor.data.tensor import SparseTensor, cell_keys
 from jointensor.errors import ConfigError, DataError, RunError
 
-Piece = tuple[NDArray[np.int32], NDArray[np.float32]]
-"""Indices ``(entries, modes)`` and values of some entries."""
+Chunk = tuple[NDArray[np.int32], NDArray[np.float32]]
+"""Indices ``(entries, modes)`` and values ``(entries,)`` of consecutive entries of a source."""
 
-LARGE_SEED = 0x5A4D
-"""Of the hash that deals entries; it is always the same, so that the same source gives the same shards."""
+BUCKET_SEED = 0x5A4D
+"""Seed of the hash that chooses an entry's bucket; fixed, so that the same source gives the same shards."""
 
 
 @dataclass
 class Summary:
-    """Running sums of values."""
+    """Running mean, sum of squares and range of values."""
 
     n: int = 0
     mean: float = 0.0
@@ -41,7 +42,7 @@ class Summary:
     high: float = -math.inf
 
     def update(self, values: NDArray[np.float32]) -> None:
-        """Add some values (the parallel form of Welford's sums, which does not cancel)."""
+        """Add values, by the parallel form of Welford's sums, which does not cancel."""
         if not len(values):
             return
         exact = values.astype(np.float64)
@@ -59,23 +60,22 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class Dealt:
-    """A tensor on disk, split."""
+class ShardedTensor:
+    """A tensor whose training and test entries are in shards on disk."""
 
     modes: tuple[Mode, ...]
     train: Shards
     test: Shards
     valid: SparseTensor
-    """Validation entries in memory; a sample, where there are very many."""
+    """Validation entries in memory; a sample where there are more than ``SplitRule.max_valid``."""
     summary: Summary
     """Of the training values."""
     counts: tuple[NDArray[np.int64], ...]
     """Training entries of every label, ``(I_n,)`` for each mode."""
     entries: int
-    """All of them, on any side."""
+    """Number of entries of all parts of the split."""
     how: str
-    """How the split was made: ``permuted`` or ``hashed``."""
-    facts: dict[str, Any] = field(default_factory=dict)
+    """How the split was drawn: ``permuted`` or ``hashed``."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -83,45 +83,50 @@ class Dealt:
         return tuple(mode.size for mode in self.modes)
 
 
-def deal(
-    folder: Path, pieces: Iterable[Piece], modes: tuple[Mode, ...], sides: Sides, per_shard: int, rule: dict[str, Any]
-) -> Dealt:
+def write_shards(
+    folder: Path,
+    chunks: Iterable[Chunk],
+    modes: tuple[Mode, ...],
+    assignment: SplitAssignment,
+    per_shard: int,
+    rule: dict[str, Any],
+) -> ShardedTensor:
     """Write the shards of a source.
 
     Parameters
     ----------
     folder
-        Made here; anything in it is removed.
-    pieces
-        The entries in their order, checked one by one already.
+        Created; its contents are removed first.
+    chunks
+        All entries in their order, with valid indices and values.
     modes
-        The axes.
-    sides
-        Of every entry.
+        The modes of the tensor.
+    assignment
+        The part of the split that each entry belongs to.
     per_shard
-        About how many entries a shard has.
+        Approximate number of entries of a shard.
     rule
-        What a header must say for :func:`dealt_before` to take these shards again.
+        Stored in the header; :func:`load_shards` takes these shards again for an equal rule.
     """
     if max(mode.size for mode in modes) > np.iinfo(np.int32).max:
-        raise ConfigError("a mode with more than 2,147,483,647 labels cannot be kept on disk; leave out --memory")
+        raise ConfigError("a mode with more than 2,147,483,647 labels cannot be stored in shards; leave out --memory")
     shutil.rmtree(folder, ignore_errors=True)
     try:
         (folder / "buckets").mkdir(parents=True)
-        count = max(1, math.ceil(sides.entries / per_shard))
-        _fill_buckets(folder / "buckets", pieces, sides, count)
+        count = max(1, math.ceil(assignment.entries / per_shard))
+        _fill_buckets(folder / "buckets", chunks, assignment, count)
     except OSError as error:
         raise RunError(f"{folder} cannot be written: {error.strerror or error}") from error
-    dealt = _finish(folder, modes, sides, count)
+    sharded = _buckets_to_shards(folder, modes, assignment, count)
     shutil.rmtree(folder / "buckets")
-    write_header(folder, _header(dealt, rule))
-    np.savez(folder / "counts.npz", *dealt.counts)
-    np.savez(folder / "valid.npz", indices=dealt.valid.indices, values=dealt.valid.values)
-    return dealt
+    write_header(folder, _header(sharded, rule))
+    np.savez(folder / "counts.npz", *sharded.counts)
+    np.savez(folder / "valid.npz", indices=sharded.valid.indices, values=sharded.valid.values)
+    return sharded
 
 
-def dealt_before(folder: Path, modes: tuple[Mode, ...], rule: dict[str, Any]) -> Dealt | None:
-    """What :func:`deal` wrote for the same rule, if all of it is there unharmed."""
+def load_shards(folder: Path, modes: tuple[Mode, ...], rule: dict[str, Any]) -> ShardedTensor | None:
+    """The shards that :func:`write_shards` wrote for the same rule; ``None`` unless all of them are complete."""
     header = read_header(folder)
     if header is None or header.get("rule") != rule:
         return None
@@ -131,36 +136,38 @@ def dealt_before(folder: Path, modes: tuple[Mode, ...], rule: dict[str, Any]) ->
             for name in ("train", "test")
         )
         with np.load(folder / "counts.npz") as counts, np.load(folder / "valid.npz") as valid:
-            kept = SparseTensor(valid["indices"], valid["values"], modes)
+            validation = SparseTensor(valid["indices"], valid["values"], modes)
             labels = tuple(counts[name] for name in counts.files)
         if not (train.whole() and test.whole()):
             return None
-        return Dealt(modes, train, test, kept, Summary(**header["summary"]), labels, header["entries"], header["how"])
+        return ShardedTensor(
+            modes, train, test, validation, Summary(**header["summary"]), labels, header["entries"], header["how"]
+        )
     except (OSError, LookupError, TypeError, ValueError):
         return None
 
 
-def _header(dealt: Dealt, rule: dict[str, Any]) -> dict[str, Any]:
+def _header(sharded: ShardedTensor, rule: dict[str, Any]) -> dict[str, Any]:
     return {
         "rule": rule,
-        "entries": dealt.entries,
-        "how": dealt.how,
-        "summary": vars(dealt.summary),
-        "train": dealt.train.to_dict(),
-        "test": dealt.test.to_dict(),
+        "entries": sharded.entries,
+        "how": sharded.how,
+        "summary": vars(sharded.summary),
+        "train": sharded.train.to_dict(),
+        "test": sharded.test.to_dict(),
     }
 
 
-def _fill_buckets(folder: Path, pieces: Iterable[Piece], sides: Sides, count: int) -> None:
-    """Append every entry to the bucket of its cell, as ``modes + 2`` numbers of 32 bits: indices, value, side."""
+def _fill_buckets(folder: Path, chunks: Iterable[Chunk], assignment: SplitAssignment, count: int) -> None:
+    """Append every entry to its bucket as ``modes + 2`` 32-bit numbers: indices, value, part of the split."""
     start = 0
-    for indices, values in pieces:
+    for indices, values in chunks:
         n_modes = indices.shape[1]
         bucket = (_hash(indices) % np.uint64(count)).astype(np.uint16 if count < 65536 else np.uint32)
         records = np.empty((len(values), n_modes + 2), dtype=np.int32)
         records[:, :n_modes] = indices
         records[:, n_modes] = values.view(np.int32)
-        records[:, n_modes + 1] = sides.of(start, len(values))
+        records[:, n_modes + 1] = assignment.of(start, len(values))
         order = np.argsort(bucket, kind="stable")
         records = records[order]
         ends = np.cumsum(np.bincount(bucket, minlength=count))
@@ -172,15 +179,15 @@ def _fill_buckets(folder: Path, pieces: Iterable[Piece], sides: Sides, count: in
 
 
 def _hash(indices: NDArray[np.int32]) -> NDArray[np.uint64]:
-    """One random-looking number per cell."""
+    """A pseudo-random number per cell, ``(entries,)``."""
     hashed = np.zeros(len(indices), dtype=np.uint64)
     for n in range(indices.shape[1]):
-        hashed = mix(hashed ^ indices[:, n].astype(np.uint64), LARGE_SEED + n)
+        hashed = mix(hashed ^ indices[:, n].astype(np.uint64), BUCKET_SEED + n)
     return hashed
 
 
-def _finish(folder: Path, modes: tuple[Mode, ...], sides: Sides, count: int) -> Dealt:
-    """Turn every bucket into shards."""
+def _buckets_to_shards(folder: Path, modes: tuple[Mode, ...], assignment: SplitAssignment, count: int) -> ShardedTensor:
+    """Turn every bucket into one training and one test shard."""
     shape = tuple(mode.size for mode in modes)
     labels = tuple(np.zeros(size, dtype=np.int64) for size in shape)
     summary, kept = Summary(), []
@@ -196,11 +203,11 @@ def _finish(folder: Path, modes: tuple[Mode, ...], sides: Sides, count: int) -> 
         return records
 
     for records in read_ahead(read, range(count)):
-        indices, side = records[:, :-2], records[:, -1]
+        indices, part = records[:, :-2], records[:, -1]
         _refuse_duplicates(indices, modes)
         values = np.ascontiguousarray(records[:, -2]).view(np.float32)
         for name, one in (("train", TRAIN), ("test", TEST)):
-            chosen = np.flatnonzero(side == one)
+            chosen = np.flatnonzero(part == one)
             if len(chosen):
                 chosen = chosen[np.argsort(indices[chosen, -1], kind="stable")]
                 counts, checksums = written[name]
@@ -210,17 +217,17 @@ def _finish(folder: Path, modes: tuple[Mode, ...], sides: Sides, count: int) -> 
                 summary.update(values[chosen])
                 for n, total in enumerate(labels):
                     total += np.bincount(indices[chosen, n], minlength=len(total))
-        held = side == VALID
+        held = part == VALID
         kept.append((indices[held], values[held]))
     if not summary.n:
-        raise ConfigError(f"split '{sides.how.rule}' leaves no training entries; lower the test share")
+        raise ConfigError(f"split '{assignment.rule.rule}' leaves no training entries; lower the test share")
     valid = SparseTensor(np.concatenate([one for one, _ in kept]), np.concatenate([one for _, one in kept]), modes)
     train, test = (Shards(folder, name, tuple(c), tuple(s)) for name, (c, s) in written.items())
-    return Dealt(modes, train, test, valid, summary, labels, sides.entries, sides.record)
+    return ShardedTensor(modes, train, test, valid, summary, labels, assignment.entries, assignment.method)
 
 
 def _refuse_duplicates(indices: NDArray[np.int32], modes: tuple[Mode, ...]) -> None:
-    """All entries of a cell are in one bucket, so that looking into every bucket finds all that occur twice."""
+    """Refuse duplicate cells; all entries of a cell are in the same bucket."""
     keys = cell_keys(indices, [mode.size for mode in modes])
     order = np.argsort(keys, kind="stable")
     again = np.flatnonzero(keys[order][1:] == keys[order][:-1])

@@ -1,7 +1,7 @@
-"""Where NumPy's permutation puts things, for a byte each: the swaps of its shuffle, drawn to a file and undone from it.
+"""Scatter bytes by NumPy's permutation without holding the permutation: its swaps are written to a file and undone.
 
-``numpy.random.default_rng(seed).permutation(n)`` swaps places i = n − 1, …, 1 with a random j ≤ i. Undoing the swaps
-carries what is written at every place of the permutation back to the item that is there.
+``numpy.random.default_rng(seed).permutation(n)`` swaps positions i = n − 1, …, 1 with a random j ≤ i. Undoing the swaps
+in reverse moves the byte at each position of the permutation to the item that the permutation has there.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from numpy.typing import NDArray
 
 from jointensor.kernels.numba_rows import CACHE
 
-DRAWS = 1 << 20
-"""Swaps that are in memory at a time."""
+MAX_DRAWS = 1 << 20
+"""Swaps in memory at a time."""
 
 
-def carry_back(places: NDArray[np.uint8], seed: int, folder: str | None = None) -> None:
-    """Turn what is written at the places of a permutation into what is written at its items, in place.
+def scatter_by_permutation(places: NDArray[np.uint8], seed: int, folder: str | None = None) -> None:
+    """Scatter in place: ``places[permutation[k]]`` becomes what ``places[k]`` was.
 
-    Afterwards ``places[permutation[k]]`` is what ``places[k]`` was, for the permutation of ``default_rng(seed)``.
+    The permutation is ``default_rng(seed).permutation(len(places))``.
 
     Parameters
     ----------
     places
         One byte per item; fewer than 2³¹ of them.
     seed
-        Of the permutation.
+        Seed of the permutation.
     folder
-        For a file of 4 bytes per item.
+        Folder of a temporary file of 4 bytes per item.
     """
     with TemporaryFile(dir=folder) as file:
         _draw(len(places), seed, file)
-        for end in range(len(places) - 1, 0, -DRAWS):  # the last swap first
-            begin = max(end - DRAWS, 0)
+        for end in range(len(places) - 1, 0, -MAX_DRAWS):  # the last swap first
+            begin = max(end - MAX_DRAWS, 0)
             file.seek(4 * begin)
             swaps = np.frombuffer(file.read(4 * (end - begin)), dtype=np.int32)
             _undo(places, swaps, len(places) - 1 - begin)
@@ -45,21 +45,21 @@ def carry_back(places: NDArray[np.uint8], seed: int, folder: str | None = None) 
 
 @lru_cache(maxsize=1)
 def agrees_with_numpy() -> bool:
-    """Whether the NumPy that is there draws its permutations as these loops do."""
+    """Whether the installed NumPy draws its permutations as these loops do."""
     written = np.arange(3000) % 251
     places = written.astype(np.uint8)
-    carry_back(places, 5)
+    scatter_by_permutation(places, 5)
     return bool(np.array_equal(places[np.random.default_rng(5).permutation(len(places))], written))
 
 
 def _draw(count: int, seed: int, file: IO[bytes]) -> None:
-    """Write the j of all swaps, from that of the last place on."""
+    """Write the j of all swaps, beginning with i = n − 1."""
     generator = np.random.default_rng(seed).bit_generator
     place, raw = count - 1, np.empty(0, np.uint32)
-    swaps = np.empty(DRAWS, np.int32)
+    swaps = np.empty(MAX_DRAWS, np.int32)
     while place > 0:
-        if len(raw) < DRAWS:
-            fresh = generator.random_raw(DRAWS).astype("<u8").view("<u4")  # 64 bits are two draws, low half first
+        if len(raw) < MAX_DRAWS:
+            fresh = generator.random_raw(MAX_DRAWS).astype("<u8").view("<u4")  # 64 bits are two draws, low half first
             raw = np.concatenate([raw, fresh.astype(np.uint32)])
         made, used = _bounded(raw, place, swaps)
         file.write(swaps[:made].tobytes())
@@ -68,9 +68,9 @@ def _draw(count: int, seed: int, file: IO[bytes]) -> None:
 
 @njit(cache=CACHE, nogil=True)
 def _bounded(raw, place, swaps):  # type: ignore[no-untyped-def]
-    """Whole numbers from 0 to place, place − 1, …: as many bits as that has, drawn until they are no more than it.
+    """Fill ``swaps`` with random integers in [0, place], [0, place − 1], … by masked rejection, as NumPy does.
 
-    Returns how many were made, and of how many draws.
+    Returns the number of integers made and the number of raw draws used.
     """
     made = used = 0
     mask = np.int64(1)
@@ -91,7 +91,7 @@ def _bounded(raw, place, swaps):  # type: ignore[no-untyped-def]
 
 @njit(cache=CACHE, nogil=True)
 def _undo(places, swaps, first):  # type: ignore[no-untyped-def]
-    """Undo some swaps, the last of them first; the first was of place ``first``."""
+    """Undo some swaps in reverse order; the first of them was of position ``first``."""
     for k in range(swaps.shape[0] - 1, -1, -1):
         i, j = first - k, swaps[k]
         kept = places[i]

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from jointensor.atomic import write_json
-from jointensor.data.formats.chunked import count_entries, in_pieces
+from jointensor.data.formats.chunked import count_entries, scan_source
 from jointensor.data.formats.files import order_modes
-from jointensor.data.formats.npz_chunks import InPieces
-from jointensor.data.shard_writer import Dealt, deal, dealt_before
+from jointensor.data.formats.npz_chunks import ChunkedSource
+from jointensor.data.shard_writer import ShardedTensor, load_shards, write_shards
 from jointensor.data.shards import Block, Shards, read_header
-from jointensor.data.split_assignment import Sides, SplitRule
+from jointensor.data.split import SplitAssignment, SplitRule
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError, DataError, JointensorError, RunError
 from jointensor.kernels import pick_engine
@@ -106,7 +106,7 @@ def _fill(path: Path, config: RunConfig, listener: Listener, begin: float, journ
     assert config.memory is not None  # that is why this is called
     assert not isinstance(config.rank, str)  # refused above
     recipe = make_recipe(config.recipe, **config.recipe_changes)
-    source = in_pieces(Path(config.source), config.table, path / CHECKPOINTS / SORTING)
+    source = scan_source(Path(config.source), config.table, path / CHECKPOINTS / SORTING)
     source = replace(source, modes=order_modes(source.modes, config.orders))
     for note in source.notes:
         listener.on_note(note)
@@ -144,7 +144,7 @@ def _fill(path: Path, config: RunConfig, listener: Listener, begin: float, journ
     return _write(path, config, source, dealt, fitted, notes, begin, clock, journals)
 
 
-def _by_position(linear: str, source: InPieces) -> str:
+def _by_position(linear: str, source: ChunkedSource) -> str:
     names = [mode.name for mode in source.modes]
 
     def find(name: str) -> int:
@@ -171,28 +171,28 @@ def _refuse(config: RunConfig) -> None:
             raise ConfigError(reason)
 
 
-def _deal(path: Path, config: RunConfig, source: InPieces, room: MemoryPlan, listener: Listener) -> Dealt:
+def _deal(path: Path, config: RunConfig, source: ChunkedSource, room: MemoryPlan, listener: Listener) -> ShardedTensor:
     """The shards of this run, those of an interrupted one where they are whole."""
     folder, rule = path / CHECKPOINTS / SHARDS, {**config.split_record(), "rows": room.rows}
-    before = dealt_before(folder, source.modes, rule)
+    before = load_shards(folder, source.modes, rule)
     if before is not None:
         listener.on_note("taking the shards that were written before the interruption")
         return before
     listener.on_note(f"dealing {source.entries:,} entries to shards of about {room.rows:,}")
     how = SplitRule(config.split, config.test, config.valid, config.split_seed)
-    sides = Sides(how, source.entries, path / CHECKPOINTS / SIDES, room.permutation)
-    dealt = deal(folder, source.pieces(), source.modes, sides, room.rows, rule)
+    sides = SplitAssignment(how, source.entries, path / CHECKPOINTS / SIDES, room.permutation)
+    dealt = write_shards(folder, source.chunks(), source.modes, sides, room.rows, rule)
     shutil.rmtree(path / CHECKPOINTS / SORTING, ignore_errors=True)
     return dealt
 
 
-def _notes(dealt: Dealt, config: RunConfig) -> list[str]:
+def _notes(dealt: ShardedTensor, config: RunConfig) -> list[str]:
     notes = [f"entries stay on disk: {dealt.entries:,} of them are more than --memory holds with all that a fit keeps"]
     if config.memory is not None and config.stream:
         notes = ["entries stay on disk, as --stream asks"]
     if dealt.how == "hashed":
         notes.append("the split is drawn by a hash of each entry's position: its permutation would not fit into memory")
-    if len(dealt.valid) >= SplitRule.most_valid:
+    if len(dealt.valid) >= SplitRule.max_valid:
         notes.append(f"validation entries are a sample of {len(dealt.valid):,}; the others are not used")
     return notes
 
@@ -200,8 +200,8 @@ def _notes(dealt: Dealt, config: RunConfig) -> list[str]:
 def _write(
     path: Path,
     config: RunConfig,
-    source: InPieces,
-    dealt: Dealt,
+    source: ChunkedSource,
+    dealt: ShardedTensor,
     fitted: Fit,
     notes: list[str],
     begin: float,

@@ -22,12 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jointensor.atomic import write_json, write_text, write_whole
-from jointensor.data.split import Split
+from jointensor.data.split import Split, make_folds
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError
 from jointensor.models.joint import JointModel
 from jointensor.predictors import fit_bias
-from jointensor.search.folds import make_folds
 from jointensor.training.fit import fit
 from jointensor.training.recipe import make_recipe
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from jointensor.data.split import FOLDS, held_out, make_folds
 from jointensor.data.tensor import SparseTensor
 from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.errors import ConfigError
@@ -23,7 +24,7 @@ from jointensor.predictors.knn import SECONDS
 from jointensor.predictors.storage import load_predictor, save_predictor
 from jointensor.search.ensemble_selection import Errors, squared_error
 from jointensor.search.executor import Result, deal
-from jointensor.search.folds import FOLDS, held_out, make_folds, settled_by_others
+from jointensor.search.folds import settled_by_others
 from jointensor.search.jit_warmup import rehearse, scene_of
 from jointensor.search.portfolio import Candidate, Fitted, candidates_for, fit_candidate
 from jointensor.training.fit import pick_device

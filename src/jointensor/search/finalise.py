@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from jointensor.data.split import FOLDS
 from jointensor.data.tensor import SparseTensor
 from jointensor.predictors import Tables, fit_bias, refit_tables
 from jointensor.predictors.conformal import HeldOut, calibrate
@@ -19,7 +20,6 @@ from jointensor.predictors.residual_stack import ResidualStack, fit_residual_sta
 from jointensor.predictors.tables import Table
 from jointensor.search.cross_validation import CrossValidation, Trial
 from jointensor.search.ensemble_selection import Errors, squared_error
-from jointensor.search.folds import FOLDS
 from jointensor.search.refit import last_fits, members_of
 
 OVERTIME = 1.25

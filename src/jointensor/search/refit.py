@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from jointensor.data.split import FOLDS
 from jointensor.data.tensor import SparseTensor
 from jointensor.predictors.ensemble import Member
 from jointensor.search.cross_validation import FAILURES, RESERVE, CrossValidation, Trial
 from jointensor.search.ensemble_selection import squared_error
 from jointensor.search.executor import Result, deal
-from jointensor.search.folds import FOLDS
 from jointensor.search.portfolio import refit_candidate
 
 AGAIN = 1.3

@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from itertools import combinations
 from typing import Any, TypeVar
 
+from jointensor.data.split import FOLDS
 from jointensor.data.tensor import SparseTensor
 from jointensor.search.cross_validation import RESERVE, CrossValidation, Trial
 from jointensor.search.finalise import SearchResult, finalise
-from jointensor.search.folds import FOLDS
 from jointensor.search.portfolio import Candidate
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from jointensor.data.shard_writer import Dealt
+from jointensor.data.shard_writer import ShardedTensor
 from jointensor.data.shards import Block, Shards, read_ahead
 from jointensor.kernels.rows import ModeView
 from jointensor.solvers.entries import Entries
@@ -45,7 +45,7 @@ class StreamedEntries(Entries):
     """Modes by whose labels entries are on disk once more, in order."""
 
     @classmethod
-    def of_shards(cls, dealt: Dealt, deadline: float = math.inf) -> StreamedEntries:
+    def of_shards(cls, dealt: ShardedTensor, deadline: float = math.inf) -> StreamedEntries:
         """Entries that were dealt to shards; the sample is from the first of them, which are random."""
         indices, values, wanted = [], [], min(SAMPLE, len(dealt.train))
         for k in range(len(dealt.train.counts)):

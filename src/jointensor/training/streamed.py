@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from jointensor.data.shard_writer import Dealt
+from jointensor.data.shard_writer import ShardedTensor
 from jointensor.data.shards import Block
 from jointensor.errors import ConfigError
 from jointensor.kernels import pick_engine
@@ -197,7 +197,7 @@ def check_streamed(linear: str, recipe: Recipe) -> None:
 
 def fit_streamed(  # noqa: PLR0913 - everything that decides a fit
     model: JointModel,
-    dealt: Dealt,
+    dealt: ShardedTensor,
     recipe: Recipe,
     fallback: Tables,
     *,

@@ -1,4 +1,4 @@
-"""Any source in pieces: archives, ``.tns`` files and tables, by the same rules as when they are read whole."""
+"""Any source in chunks: archives, ``.tns`` files and tables, by the same rules as when they are read whole."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from jointensor.data.formats.files import check_file, file_kind
-from jointensor.data.formats.npz_chunks import InPieces, count_npz, npz_in_pieces
+from jointensor.data.formats.npz_chunks import ChunkedSource, count_npz, scan_npz
 from jointensor.errors import ConfigError
 
 # Polars is imported where a table is read: archives need NumPy alone.
@@ -18,8 +18,8 @@ PACKED = 20
 """How many times its size a packed file may be expected to unpack to."""
 
 
-def in_pieces(path: Path, table: dict[str, Any] | None, scratch: Path) -> InPieces:
-    """A source that is read in pieces.
+def scan_source(path: Path, table: dict[str, Any] | None, scratch: Path) -> ChunkedSource:
+    """A source that is read in chunks.
 
     Parameters
     ----------
@@ -33,16 +33,16 @@ def in_pieces(path: Path, table: dict[str, Any] | None, scratch: Path) -> InPiec
     check_file(path)
     kind = file_kind(path)
     if kind == "npz":
-        return npz_in_pieces(path, ROWS)
-    from jointensor.data.formats.table_chunks import table_in_pieces, tns_in_pieces  # noqa: PLC0415
+        return scan_npz(path, ROWS)
+    from jointensor.data.formats.table_chunks import scan_table, scan_tns  # noqa: PLC0415
 
     if kind == "tns":
-        return tns_in_pieces(path)
+        return scan_tns(path)
     if table is None or not table["modes"]:
         raise ConfigError(f"{path} is a table: name its modes and its value, for example --modes a,b,c --value v")
     from jointensor.data.frames import TableSpec  # noqa: PLC0415
 
-    return table_in_pieces(path, TableSpec.from_dict(table), ROWS, scratch)
+    return scan_table(path, TableSpec.from_dict(table), ROWS, scratch)
 
 
 def count_entries(path: Path, table: dict[str, Any] | None) -> tuple[int, int]:

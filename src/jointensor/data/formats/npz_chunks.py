@@ -1,4 +1,4 @@
-"""Sources read in pieces: a NumPy archive, whose arrays are never unpacked whole.
+"""Sources read in chunks: a NumPy archive, whose arrays are never unpacked whole.
 
 Tables and ``.tns`` files: see :mod:`jointensor.data.formats.table_chunks`.
 """
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from jointensor.data.formats.npz import _BROKEN, _first_line, _modes, _read_array, read_array_header
 from jointensor.data.formats.reading import check_unpacked
 from jointensor.data.modes import Mode
-from jointensor.data.shard_writer import Piece
+from jointensor.data.shard_writer import Chunk
 from jointensor.data.tensor import _as_indices, _as_values
 from jointensor.errors import DataError
 
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
     from jointensor.data.frames import TableSpec
 
 LARGE = ("indices", "values")
-"""Arrays that are read in pieces; the others are small."""
+"""Arrays that are read in chunks; the others are small."""
 
 
 @dataclass(frozen=True)
-class InPieces:
-    """A source whose entries come in pieces, as often as they are asked for."""
+class ChunkedSource:
+    """A source whose entries are read in chunks, any number of times."""
 
     modes: tuple[Mode, ...]
     entries: int
-    pieces: Callable[[], Iterator[Piece]]
+    chunks: Callable[[], Iterator[Chunk]]
     spec: TableSpec | None = None
     notes: tuple[str, ...] = ()
 
 
-def npz_in_pieces(path: Path, rows: int) -> InPieces:
+def scan_npz(path: Path, rows: int) -> ChunkedSource:
     """A tensor of an archive, entries in file order, at most ``rows`` at a time."""
     with _opened(path) as archive:
         small, heads = _small_arrays(path, archive)
@@ -50,7 +50,7 @@ def npz_in_pieces(path: Path, rows: int) -> InPieces:
             raise DataError(f"{path} has no array '{name}'; it has {', '.join([*heads, *small]) or 'none'}")
     (entries, *more), fortran, dtype = heads["indices"]
     if len(more) != 1 or fortran:
-        raise DataError(f"{path}: 'indices' must be (entries, modes), row by row, to be read in pieces")
+        raise DataError(f"{path}: 'indices' must be (entries, modes), row by row, to be read in chunks")
     if heads["values"][0] != (entries,):
         raise DataError(f"{path}: values have shape {heads['values'][0]}, expected ({entries},)")
     if not entries:
@@ -61,7 +61,7 @@ def npz_in_pieces(path: Path, rows: int) -> InPieces:
         modes = _modes(small, np.empty((1, more[0]), dtype=dtype))
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
-    return InPieces(modes, entries, lambda: _pieces(path, modes, rows))
+    return ChunkedSource(modes, entries, lambda: _chunks(path, modes, rows))
 
 
 def count_npz(path: Path) -> tuple[int, int]:
@@ -144,14 +144,14 @@ def _largest(path: Path, rows: int) -> NDArray[np.int64]:
     return np.maximum(np.max(tops, axis=0).astype(np.int64), 0)
 
 
-def _pieces(path: Path, modes: tuple[Mode, ...], rows: int) -> Iterator[Piece]:
+def _chunks(path: Path, modes: tuple[Mode, ...], rows: int) -> Iterator[Chunk]:
     start = 0
     for indices, values in _arrays(path, rows, *LARGE):
         yield checked(path, indices, values, modes, start)
         start += len(values)
 
 
-def checked(path: Path, indices: NDArray[Any], values: NDArray[Any], modes: tuple[Mode, ...], start: int) -> Piece:
+def checked(path: Path, indices: NDArray[Any], values: NDArray[Any], modes: tuple[Mode, ...], start: int) -> Chunk:
     """Entries as they are kept on disk, or an error that says where the bad one is."""
     try:
         return _as_indices(indices, modes).astype(np.int32, copy=False), _as_values(values, len(indices))

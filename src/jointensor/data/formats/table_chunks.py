@@ -1,4 +1,4 @@
-"""Tables and ``.tns`` files in pieces: two passes, one for labels and one for codes. Labels are held in memory.
+"""Tables and ``.tns`` files in chunks: two passes, one for labels and one for codes. Labels are held in memory.
 
 Entries are what they would be if the file were read whole: those of a table sorted by index, rows that share a cell
 merged by its rule; those of a ``.tns`` file in its order.
@@ -15,17 +15,17 @@ import numpy as np
 import polars as pl
 
 from jointensor.data.external_sort import ROWS, CellFile, merged, records_of
-from jointensor.data.formats.npz_chunks import InPieces, checked
+from jointensor.data.formats.npz_chunks import ChunkedSource, checked
 from jointensor.data.formats.streaming import NotInParts, PartKinds
 from jointensor.data.formats.tns import mode_of, numbers_of, read_maps
 from jointensor.data.formats.unmapped import line_chunks, read_plainly
 from jointensor.data.frames import ABSENCE, TableSpec, coded, make_mode, refuse_missing, values_of
 from jointensor.data.modes import Mode
-from jointensor.data.shard_writer import Piece
+from jointensor.data.shard_writer import Chunk
 from jointensor.errors import DataError, JointensorError
 
 
-def table_in_pieces(path: Path, spec: TableSpec, rows: int, scratch: Path, held: int = ROWS) -> InPieces:
+def scan_table(path: Path, spec: TableSpec, rows: int, scratch: Path, held: int = ROWS) -> ChunkedSource:
     """A table as a tensor.
 
     Parameters
@@ -53,7 +53,7 @@ def table_in_pieces(path: Path, spec: TableSpec, rows: int, scratch: Path, held:
         for records in parts.records(modes):
             cells.append(records)
         rule = "count" if parts.counting else spec.duplicates
-        pieces = [_keep(scratch, k, piece) for k, piece in enumerate(merged(cells, modes, rule, held))]
+        chunks = [_keep(scratch, k, chunk) for k, chunk in enumerate(merged(cells, modes, rule, held))]
     except NotInParts as error:
         raise DataError(
             f"{path} cannot be read in parts ({error}); give a plain file whose rows speak for themselves, or leave "
@@ -62,9 +62,9 @@ def table_in_pieces(path: Path, spec: TableSpec, rows: int, scratch: Path, held:
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise DataError(f"{path} cannot be read as a table: {str(error).strip().splitlines()[0]}") from None
     notes = ((ABSENCE,) if parts.counting else ()) + tuple(parts.notes)
-    entries = sum(count for _, count in pieces)
+    entries = sum(count for _, count in chunks)
     resolved = replace(spec, modes=tuple(parts.expressions))
-    return InPieces(modes, entries, lambda: _kept(path, modes, [name for name, _ in pieces]), resolved, notes)
+    return ChunkedSource(modes, entries, lambda: _kept(path, modes, [name for name, _ in chunks]), resolved, notes)
 
 
 class _Parts:
@@ -124,23 +124,23 @@ class _Parts:
         return labels
 
 
-def _keep(scratch: Path, k: int, piece: Piece) -> tuple[Path, int]:
-    """Put a piece of merged cells aside; where, and how many they are."""
+def _keep(scratch: Path, k: int, chunk: Chunk) -> tuple[Path, int]:
+    """Put a chunk of merged cells aside; where, and how many they are."""
     path = scratch / f"merged-{k:06d}.npz"
-    np.savez(path, indices=piece[0], values=piece[1])
-    return path, len(piece[1])
+    np.savez(path, indices=chunk[0], values=chunk[1])
+    return path, len(chunk[1])
 
 
-def _kept(path: Path, modes: tuple[Mode, ...], files: list[Path]) -> Iterator[Piece]:
+def _kept(path: Path, modes: tuple[Mode, ...], files: list[Path]) -> Iterator[Chunk]:
     start = 0
     for file in files:
         with np.load(file) as arrays:
-            piece = checked(path, arrays["indices"], arrays["values"], modes, start)
-        start += len(piece[1])
-        yield piece
+            chunk = checked(path, arrays["indices"], arrays["values"], modes, start)
+        start += len(chunk[1])
+        yield chunk
 
 
-def tns_in_pieces(path: Path) -> InPieces:
+def scan_tns(path: Path) -> ChunkedSource:
     """A ``.tns`` or ``.tns.gz`` file in its order."""
     entries, top = 0, None
     try:
@@ -154,10 +154,10 @@ def tns_in_pieces(path: Path) -> InPieces:
         raise DataError(f"{path} has no entries")
     maps = read_maps(path, len(top))
     modes = tuple(mode_of(int(size) - 1, *maps.get(n, (f"mode_{n}", None))) for n, size in enumerate(top))
-    return InPieces(modes, entries, lambda: _tns_pieces(path, modes))
+    return ChunkedSource(modes, entries, lambda: _tns_scan(path, modes))
 
 
-def _tns_pieces(path: Path, modes: tuple[Mode, ...]) -> Iterator[Piece]:
+def _tns_scan(path: Path, modes: tuple[Mode, ...]) -> Iterator[Chunk]:
     start = 0
     for numbers in _tns_chunks(path):
         yield checked(path, numbers[:, :-1] - 1, numbers[:, -1], modes, start)

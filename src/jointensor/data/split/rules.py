@@ -1,4 +1,4 @@
-"""Training, validation and test entries: seeded, disjoint, the same in every process.
+"""Training, validation and test entries of a tensor in memory: seeded, disjoint, the same in every process.
 
 ``standard`` can be repeated with NumPy alone::
 
@@ -9,15 +9,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
-from jointensor.data.tensor import SparseTensor, cell_keys, distinct_keys
+from jointensor.data.split.folds import groups_of
+from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError
 
 RULES = "standard, first:N, time:MODE, slices:MODE or group:MODE,MODE"
@@ -25,18 +24,18 @@ RULES = "standard, first:N, time:MODE, slices:MODE or group:MODE,MODE"
 
 @dataclass(frozen=True)
 class Split:
-    """Entries to learn from, to stop by and to judge by."""
+    """Training, validation and test entries of one tensor."""
 
     train: SparseTensor
-    """Entries that are learnt from; at least one."""
+    """Entries that parameters are fitted to; at least one."""
     valid: SparseTensor
-    """Entries that decide when to stop; may be none."""
+    """Entries that decide when training stops; may be empty."""
     test: SparseTensor
-    """Entries that nothing is learnt from; may be none."""
+    """Entries for the final figures only; may be empty."""
     rule: str = "standard"
-    """How it was made, see :func:`split`."""
+    """The rule of :func:`split` that made it."""
     seed: int = 0
-    """Of what was random in it."""
+    """Seed of the rule."""
 
     def __post_init__(self) -> None:
         if len(self.train) == 0:
@@ -58,12 +57,12 @@ def split(
         labels, drawn at random. ``group:A,B``: entries that share their labels of these modes stay on
         one side, in validation too.
     test
-        Share of all entries that is kept for testing; 0 keeps none.
+        Share of all entries for testing; 0 for none.
     valid
-        Share of the remaining entries that decides when to stop. By ``time`` and ``slices`` it is
-        drawn at random, since a label without training entries cannot tell when to stop.
+        Share of the remaining entries for validation. With ``time`` and ``slices`` it is drawn at
+        random, since a label without training entries says nothing about overfitting.
     seed
-        Of the permutation; nothing else depends on it.
+        Seed of the permutation.
 
     Examples
     --------
@@ -74,21 +73,21 @@ def split(
     check_share("test", test)
     check_share("valid", valid)
     if seed < 0:
-        raise ConfigError(f"the seed of a split is {seed}; it must be 0 or more")
+        raise ConfigError(f"the split seed is {seed}; it must be 0 or more")
     kind, _, argument = rule.partition(":")
     order = np.random.default_rng(seed).permutation(len(tensor))
     if kind == "standard" and not argument:
-        held, rest = _cut(order, test)
+        test_at, rest = _cut(order, test)
     elif kind == "first":
-        held, rest = _first(order, argument)
+        test_at, rest = _first(order, argument)
     elif kind in ("time", "slices") and argument:
-        held, rest = _whole_labels(tensor, order, tensor.mode(argument), test, latest=kind == "time", seed=seed)
+        test_at, rest = _whole_labels(tensor, order, tensor.mode(argument), test, latest=kind == "time", seed=seed)
     elif kind == "group" and argument:
         return _by_group(tensor, argument, test, valid, seed, rule)
     else:
         raise ConfigError(f"split '{rule}' is not known; give {RULES}")
-    chosen, learnt = _cut(rest, valid)
-    return Split(tensor.take(learnt), tensor.take(chosen), tensor.take(held), rule, seed)
+    valid_at, train_at = _cut(rest, valid)
+    return Split(tensor.take(train_at), tensor.take(valid_at), tensor.take(test_at), rule, seed)
 
 
 def share_of(n: int, share: float) -> int:
@@ -97,7 +96,7 @@ def share_of(n: int, share: float) -> int:
 
 
 def check_share(name: str, share: float) -> None:
-    """Refuse a share that leaves nothing, or is no share."""
+    """Refuse a share outside [0, 1)."""
     if not 0 <= share < 1:
         raise ConfigError(f"the {name} share is {share:g}; it must be at least 0 and less than 1")
 
@@ -117,7 +116,7 @@ def _first(order: NDArray[np.integer], argument: str) -> tuple[NDArray[np.intege
 def _whole_labels(
     tensor: SparseTensor, order: NDArray[np.integer], mode: int, share: float, *, latest: bool, seed: int
 ) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
-    """Whole labels for testing, the latest or random ones, until their entries reach the share."""
+    """Test and other positions: whole labels, the latest or random ones, until their entries reach the share."""
     column = tensor.indices[:, mode]
     labels, counts = np.unique(column, return_counts=True)
     if latest:
@@ -134,23 +133,10 @@ def _whole_labels(
 
 
 def _by_group(tensor: SparseTensor, argument: str, test: float, valid: float, seed: int, rule: str) -> Split:
-    columns = [tensor.mode(name.strip()) for name in argument.split(",")]
-    count, member = groups_of(tensor, columns)
-    held, rest = _cut(np.random.default_rng(seed).permutation(count), test)
-    chosen, _ = _cut(rest, valid)
-    side = np.zeros(count, dtype=np.int8)
-    side[held], side[chosen] = 2, 1
-    train, stop, judge = (tensor.take(np.flatnonzero(side[member] == k)) for k in (0, 1, 2))
-    return Split(train, stop, judge, rule, seed)
-
-
-def groups_of(tensor: SparseTensor, columns: Sequence[int]) -> tuple[int, NDArray[np.integer]]:
-    """Number of groups of entries that share their labels of some modes, and the group of every entry.
-
-    Without modes every entry is its own group.
-    """
-    if not columns:
-        return len(tensor), np.arange(len(tensor))
-    sizes = [tensor.shape[c] for c in columns]
-    groups, member = distinct_keys(cell_keys(tensor.indices[:, list(columns)], sizes), math.prod(sizes))
-    return len(groups), member
+    count, member = groups_of(tensor, [tensor.mode(name.strip()) for name in argument.split(",")])
+    test_groups, rest = _cut(np.random.default_rng(seed).permutation(count), test)
+    valid_groups, _ = _cut(rest, valid)
+    part = np.zeros(count, dtype=np.int8)  # (groups,): 0 train, 1 valid, 2 test
+    part[test_groups], part[valid_groups] = 2, 1
+    train_, valid_, test_ = (tensor.take(np.flatnonzero(part[member] == k)) for k in (0, 1, 2))
+    return Split(train_, valid_, test_, rule, seed)

@@ -1,4 +1,4 @@
-"""Mutated files read in pieces and whole: the same tensor, or an error of ours from both."""
+"""Mutated files read in chunks and whole: the same tensor, or an error of ours from both."""
 
 import random
 import tempfile
@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jointensor.data.formats.chunked import count_entries, in_pieces
+from jointensor.data.formats.chunked import count_entries, scan_source
 from jointensor.data.formats.files import read_tensor
 from jointensor.data.frames import TableSpec
-from jointensor.data.shard_writer import deal
+from jointensor.data.shard_writer import write_shards
 from jointensor.data.shards import read_ahead
-from jointensor.data.split_assignment import Sides, SplitRule
+from jointensor.data.split import SplitAssignment, SplitRule
 from jointensor.errors import JointensorError
 from tests.fuzz.readers import READERS
 
@@ -29,24 +29,24 @@ def _whole(path, spec):
     return tensor if len(tensor) else None
 
 
-def _dealt(path, spec, scratch):
+def _sharded(path, spec, scratch):
     """All entries of the shards, and the modes."""
     scratch.mkdir()
     try:
         count_entries(path, None if spec is None else spec.to_dict())
-        source = in_pieces(path, None if spec is None else spec.to_dict(), scratch / "sorting")
+        source = scan_source(path, None if spec is None else spec.to_dict(), scratch / "sorting")
         if sum(mode.size for mode in source.modes) > 10**6:
             return None  # a fit is refused where there is no memory for so many labels
-        sides = Sides(SplitRule(test=0.0, valid=0.0), source.entries, scratch / "sides", 10**6)
-        dealt = deal(scratch / "shards", source.pieces(), source.modes, sides, 1000, {})
+        assignment = SplitAssignment(SplitRule(test=0.0, valid=0.0), source.entries, scratch / "assignment", 10**6)
+        sharded = write_shards(scratch / "shards", source.chunks(), source.modes, assignment, 1000, {})
     except JointensorError:
         return None
-    blocks = list(read_ahead(dealt.train.read, range(len(dealt.train.counts))))
+    blocks = list(read_ahead(sharded.train.read, range(len(sharded.train.counts))))
     return np.concatenate([one.indices for one in blocks]), np.concatenate([one.values for one in blocks]), source.modes
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_pieces_are_what_the_whole_file_is(name):
+def test_chunks_are_what_the_whole_file_is(name):
     reader, accepted = READERS[name](), 0
     for number in range(CASES[name]):
         spec = TABLE if name == "csv" else None
@@ -58,7 +58,7 @@ def test_pieces_are_what_the_whole_file_is(name):
             path = next((p for p in sorted(Path(folder).iterdir()) if p.suffix != ".map"), None)
             if path is None or (name == "csv" and path.name.split(".")[0] != "plain"):
                 continue
-            whole, found = _whole(path, spec), _dealt(path, spec, Path(folder) / "scratch")
+            whole, found = _whole(path, spec), _sharded(path, spec, Path(folder) / "scratch")
         if whole is None:
             assert found is None, (number, path.name)
         elif found is not None:
