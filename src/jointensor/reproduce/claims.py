@@ -32,9 +32,10 @@ def claims(setting: Setting) -> Outcome:
             f"JULIA lowers COSTCO's RMSE on {dataset}", said, 1 - best / RMSE["COSTCO", dataset], "its tables 2 and 3"
         )
     for x, total, epoch in (("AVOCADO", 0.779, 0.512), ("COSTCO", 0.84, 0.689), ("NeurTN", 0.669, 0.439)):
-        check(f"{x}: total time saved", total, 1 - min(TOTAL_SECONDS[x][1:]) / TOTAL_SECONDS[x][0], "its table 4")
-        saved = 1 - min(SECONDS_PER_EPOCH[x][1:]) / SECONDS_PER_EPOCH[x][0]
-        check(f"{x}: time per epoch saved", epoch, saved, "its table 4")
+        saved = 1 - TOTAL_SECONDS[x][-1] / TOTAL_SECONDS[x][0]
+        check(f"{x}: total time saved", total, saved, "the last row of its table 4 (R/F 16/4)")
+        saved = 1 - SECONDS_PER_EPOCH[x][-1] / SECONDS_PER_EPOCH[x][0]
+        check(f"{x}: time per epoch saved", epoch, saved, "the last row of its table 4 (R/F 16/4)")
     gains = [
         (1 - RMSE[inside(x, ratio)[0], dataset] / RMSE[x, dataset], f"JULIA-{x} on {dataset}")
         for x in INSIDE
@@ -44,9 +45,9 @@ def claims(setting: Setting) -> Outcome:
     largest, where = max(gains)
     check("up to 55 % lower RMSE", 0.55, largest, f"its table 3 ({where})")
     least = [d for d in DATASETS if RMSE["JULIA", d] <= min(RMSE[x, d] for x in SPECS)]
-    findings.append(
-        Finding("JULIA has the lowest RMSE in table 2", "holds" if len(least) == len(DATASETS) else "does not hold",
-                f"on {len(least)} of {len(DATASETS)}: {', '.join(least)}")
-    )  # fmt: skip
+    stated = [dataset for dataset in DATASETS if dataset != "MovieLens"]  # the paper: AVOCADO is best on MovieLens
+    answer = "holds" if least == stated else "does not hold"
+    because = f"on {len(least)} of {len(DATASETS)}: {', '.join(least)}"
+    findings.append(Finding("JULIA has the lowest RMSE in table 2 on all but MovieLens", answer, because))
     header = ("claim", "as stated", "from the paper's tables")
     return Outcome("Headline claims, recomputed from the paper's tables", header, rows, findings)
