@@ -51,7 +51,7 @@ def measured(processes, source, out, options):
         "seconds": metrics["seconds"],
         "seconds_per_epoch": statistics.median(row["seconds"] for row in rows) if rows else None,
         "entries_per_rank": metrics["entries_per_rank"],
-        "wire": metrics.get("wire"),
+        "communication": metrics["communication"],
     }
 
 
@@ -73,7 +73,7 @@ def main():
                 for count in (1, options.processes)
             )
             fits[name] = {"one": one, "several": several, "rmse_ratio": several["rmse"] / one["rmse"]}
-            sent = several["wire"]["bytes_per_epoch"]
+            sent = several["communication"]["bytes_per_epoch"]
             print(
                 f"{name:8}  RMSE {one['rmse']:.5f} and {several['rmse']:.5f} ({fits[name]['rmse_ratio'] - 1:+.4%})  "
                 f"{one['seconds']:.0f} and {several['seconds']:.0f} s  {sent / 1e3:,.0f} kB sent per epoch or fit"

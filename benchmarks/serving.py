@@ -38,7 +38,7 @@ def make_run(path, seed=0):
     from jointensor.models.joint import JointModel
     from jointensor.predictors.joint import Predictor
     from jointensor.predictors.tables import Table, Tables
-    from jointensor.runs.folder import CONFIG, METRICS, write_run
+    from jointensor.runs.folder import CONFIG, finish_run, write_model
 
     torch.manual_seed(seed)
     model = JointModel(SHAPE, (4, 16), linear="cp:4").eval()
@@ -49,8 +49,8 @@ def make_run(path, seed=0):
     path.mkdir()
     write_json(path / CONFIG, {})
     predictor = Predictor(model, Tables(0.0, tuple(tables), (10.0,) * len(SHAPE)))
-    files = write_run(path, predictor, modes, TableSpec.of(NAMES, "value"), [])
-    write_json(path / METRICS, {"files": files})
+    files = write_model(path, predictor, modes, TableSpec.of(NAMES, "value"), [])
+    finish_run(path, {"files": files})
 
 
 def labels(name, size):

@@ -17,6 +17,10 @@ class RunError(JointensorError):
     """A run folder that cannot be made, is unfinished, or is not what was written."""
 
 
+class KeptRunError(RunError):
+    """A run that could not be finished; its folder stays for ``--resume``."""
+
+
 class MissingPackageError(JointensorError, ImportError):
     """An optional package is needed for what was asked."""
 

@@ -25,7 +25,7 @@ from jointensor.predictors.ensemble import Ensemble
 from jointensor.predictors.joint import Predictor
 from jointensor.predictors.update import add_entries
 from jointensor.runs.scoring import calibrate_on
-from jointensor.runs.search_run import AUTO_BUDGET
+from jointensor.runs.train import SEARCH_BUDGET
 from jointensor.search.search import search
 from jointensor.training.fit import Fit, fit
 from jointensor.training.recipe import Recipe, make_recipe
@@ -177,9 +177,10 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
             device=self.device,
             budget=math.inf if self.budget is None else self.budget,
         )
+        held = parts.test if len(parts.test) else parts.valid
         self.predictor_: Predictor | Ensemble = replace(
             self.fit_.predictor,
-            calibration=calibrate_on(self.fit_.predictor, parts, (parts.test.indices, parts.test.values)),
+            calibration=calibrate_on(self.fit_.predictor, (held.indices, held.values), parts.train.shape),
         )
         self.model_: JointModel | None = self.fit_.model.eval()
         self.linear_factors_ = [table.cpu().numpy().copy() for table in self.model_.linear_factors]
@@ -194,7 +195,7 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         ]
         if given:
             raise ConfigError(f"rank 'auto' chooses {given[0]} by itself; leave it as it is, or give rank=(R, F)")
-        budget = AUTO_BUDGET if self.budget is None else self.budget
+        budget = SEARCH_BUDGET if self.budget is None else self.budget
         self.auto_ = search(tensor, seed=seed, budget=budget, device=self.device)
         self.predictor_ = self.auto_.predictor
         self.model_ = self.predictor_.model

@@ -48,8 +48,8 @@ def test_two_processes_find_what_one_finds_each_with_half_of_the_entries(source,
     train = two["entries"]["train"]
     assert train % 2 == 1  # one process has an entry more
     assert two["entries_per_rank"] == [train // 2 + 1, train // 2]
-    assert two["wire"]["bytes"] == pytest.approx(two["wire"]["bytes_per_epoch"] * two["epochs"])
-    assert "wire" not in one
+    assert two["communication"]["bytes"] == pytest.approx(two["communication"]["bytes_per_epoch"] * two["epochs"])
+    assert one["communication"] is None
     assert done.stdout.count("run folder:") == 1
     assert done.stderr.count("entries to train on") == 1
     assert load_run(tmp_path / "two").predictor.model.n_parameters() == one["parameters"]

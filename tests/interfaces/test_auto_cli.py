@@ -107,15 +107,15 @@ def missing_cells(source):
 
 def test_metrics_of_a_search_are_whole(searched):
     out, metrics = searched
-    assert {"test", "valid", "baselines", "returned", "auto", "outcome", "files", "notes"} <= set(metrics)
+    assert {"test", "valid", "baselines", "returned", "search", "outcome", "files", "notes"} <= set(metrics)
     assert all(math.isfinite(number) for number in numbers_in(metrics))
     assert metrics["returned"]["model"] == "auto"
     assert metrics["outcome"] in ("converged", "budget")
     assert metrics["test"]["n"] == 220
     assert metrics["valid"]["n"] <= 880
-    assert metrics["valid"]["rmse"] == pytest.approx(metrics["auto"]["all"], rel=1e-5)
-    assert metrics["auto"]["reason"] in metrics["notes"]
-    assert sum(row["weight"] for row in metrics["auto"]["trials"]) == pytest.approx(1.0)
+    assert metrics["valid"]["rmse"] == pytest.approx(metrics["search"]["all"], rel=1e-5)
+    assert metrics["search"]["reason"] in metrics["notes"]
+    assert sum(row["weight"] for row in metrics["search"]["trials"]) == pytest.approx(1.0)
     assert metrics["test"]["rmse"] < min(one["test"]["rmse"] for one in metrics["baselines"].values())
     assert not (out / "checkpoints" / "auto").exists()
     assert (out / "report.html").exists()
@@ -233,7 +233,7 @@ def test_large_tensors_are_searched_too(cli, few, source, tmp_path, monkeypatch)
     code, _, err = cli("fit", source, *MODES, "--rank", "auto", "--budget", "60", "--out", out)
     assert code == 0, err
     metrics = json.loads((out / "metrics.json").read_text())
-    assert metrics["valid"]["rmse"] == pytest.approx(metrics["auto"]["all"], rel=1e-5)
+    assert metrics["valid"]["rmse"] == pytest.approx(metrics["search"]["all"], rel=1e-5)
     assert metrics["valid"]["n"] < 880
 
 
@@ -271,7 +271,7 @@ def test_blocks_that_memorise_are_given_by_name(cli, source, tmp_path):
         said[name] = load_run(out).predictor.predict(cells)
     run = load_run(tmp_path / "with")
     assert [part.mode for part in run.predictor.memory if isinstance(part, Kriging)] == [2]
-    assert any("local:day took away" in note for note in run.metrics["notes"])
+    assert any("local:day reduced the held-out squared error by" in note for note in run.metrics["notes"])
     errors = {name: np.sqrt(np.mean((one - DENSE[tuple(cells.T)]) ** 2)) for name, one in said.items()}
     assert errors["with"] < 0.8 * errors["without"]
     assert run.metrics["test"]["rmse"] == pytest.approx(errors["with"], rel=0.3)

@@ -137,7 +137,7 @@ def test_an_interrupted_run_takes_its_shards_again(cli, table, tmp_path, monkeyp
 
     out = tmp_path / "run"
     with monkeypatch.context() as interrupted:
-        interrupted.setattr("jointensor.runs.disk_run.fit_bias_streamed", stops)
+        interrupted.setattr("jointensor.runs.dataset.fit_bias_streamed", stops)
         with pytest.raises(MemoryError):
             cli("fit", table, *MODES, "--rank", "2/0", "--out", out, *SOLVED, *DISK)
     assert (out / "checkpoints" / "shards" / "shards.json").exists()

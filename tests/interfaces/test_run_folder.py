@@ -141,23 +141,41 @@ def test_a_killed_run_leaves_nothing_that_loads_and_can_be_resumed(cli, table, t
     assert cli("fit", "--resume", out)[0] == 0
 
 
-@pytest.mark.parametrize("limit", [100, pytest.param(3000, marks=pytest.mark.slow), 20_000])
-def test_a_full_disk_is_one_line_and_leaves_nothing(table, tmp_path, limit):
-    out = tmp_path / "run"
+def fit_on_a_small_disk(table, out, limit):
+    """A fit whose files may not be larger than ``limit`` bytes."""
     command = [sys.executable, "-m", "jointensor", "fit", str(table), *MODES, "--out", str(out), "--quiet", *QUICK]
-    done = subprocess.run(
+    return subprocess.run(
         command,
         capture_output=True,
         text=True,
         check=False,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
     )
+
+
+def test_a_full_disk_before_training_is_one_line_and_leaves_nothing(table, tmp_path):
+    out = tmp_path / "run"
+    done = fit_on_a_small_disk(table, out, 100)
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
     assert "cannot be written" in done.stderr
     assert done.stderr.count("\n") == 1
-    assert not out.exists()
     assert [path.name for path in tmp_path.iterdir()] == ["ratings.csv"]
+
+
+@pytest.mark.parametrize("limit", [pytest.param(3000, marks=pytest.mark.slow), 20_000])
+def test_a_full_disk_after_training_keeps_the_run_and_says_how_to_go_on(cli, fitted, table, tmp_path, limit):
+    out = tmp_path / "full"
+    done = fit_on_a_small_disk(table, out, limit)
+    assert done.returncode == 1
+    assert "cannot be written" in done.stderr
+    assert f"jointensor fit --resume {out}" in done.stderr.replace("\n", " ")
+    assert done.stderr.count("\n") == 1
+    with pytest.raises(RunError, match="unfinished"):
+        load_run(out)
+    code, _, stderr = cli("fit", "--resume", out)
+    assert code == 0, stderr
+    assert load_run(out).metrics["test"]["n"] == 60
 
 
 @pytest.mark.parametrize("rank", ["2/3", "auto"])

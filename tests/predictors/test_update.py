@@ -45,7 +45,8 @@ def fitted(tensor, rank, linear, **changes):
     parts = Split(tensor.take(order[held:]), tensor.take(order[:held]), tensor.take(order[:0]))
     recipe = make_recipe("default", fall_back=False, **changes)
     found = fit(JointModel(tensor.shape, rank, linear=linear), parts, recipe, seed=0, device="cpu")
-    return replace(found.predictor, calibration=calibrate_on(found.predictor, parts, (np.zeros((0, 3)), np.zeros(0))))
+    valid = parts.valid.indices, parts.valid.values
+    return replace(found.predictor, calibration=calibrate_on(found.predictor, valid, tensor.shape))
 
 
 def squares(rows):

@@ -20,8 +20,8 @@ from jointensor.cli.app import app
 from jointensor.report.facts import LEVELS, history_facts
 from jointensor.report.pages import AT_ONCE, PHASES, render_run
 from jointensor.report.plots import short
+from jointensor.runs.dataset import read_source
 from jointensor.runs.folder import load_run
-from jointensor.runs.pipeline import read_source
 from jointensor.runs.report import report
 from jointensor.training.history import Epoch
 

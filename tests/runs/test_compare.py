@@ -244,7 +244,7 @@ def test_a_cell_has_the_figures_of_a_single_fit(finished, source, tmp_path, mode
     alone = run(
         RunConfig(str(source), recipe="paper", **({"recipe_changes": QUICK} | asked), split_seed=split_seed, seed=seed),
         tmp_path / "run",
-    )
+    ).to_dict()
     cells = cells_by_place(finished)
     cell = cells[model, split_seed, seed]
     for key in ("test", "valid", "parameters", "epochs", "outcome", "restarts", "nonlinear_dead", "device"):

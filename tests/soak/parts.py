@@ -17,7 +17,7 @@ from jointensor.predictors.conformal import HeldOut, calibrate
 from jointensor.predictors.joint import Predictor
 from jointensor.predictors.storage import load_predictor, save_predictor
 from jointensor.predictors.tables import fit_bias, fit_tables
-from jointensor.runs.scoring import FEWEST
+from jointensor.runs.scoring import MIN_CALIBRATION_ENTRIES
 from jointensor.solvers.als import Als
 from tests.soak.tensors import as_cells, random_cells, random_shape, random_tensor
 
@@ -254,7 +254,7 @@ def intervals(rng: np.random.Generator, _: Path) -> str:
     """Ends in order, larger levels around smaller ones, and at least the share that was asked for on what taught it."""
     shape = random_shape(rng)
     indices = random_cells(rng, shape, int(rng.choice((20, 60, 400, 1500))))
-    if len(indices) < FEWEST:
+    if len(indices) < MIN_CALIBRATION_ENTRIES:
         return "intervals of too few"
     n = len(indices)
     predicted = rng.normal(size=n) * rng.choice((1e-20, 1.0, 1e20))

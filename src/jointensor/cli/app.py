@@ -126,7 +126,7 @@ def fit(
                 raise ConfigError("--resume takes a run folder and nothing else: jointensor fit --resume RUN")
             search = processes.first and read_config(resume).get("rank") == AUTO
             with screen.listening() as listener, interruptible(listener, search=search) as heard:
-                metrics = resume_run(resume, heard, processes)
+                result = resume_run(resume, heard, processes)
         else:
             if source is None or out is None:
                 raise ConfigError("fit needs a source and a run folder: jointensor fit SOURCE --out RUN")
@@ -138,9 +138,9 @@ def fit(
                 separator=separator, no_header=no_header, columns=columns, checkpoint_every=checkpoint_every,
             )  # fmt: skip
             with screen.listening() as listener, interruptible(listener, search=config.rank == AUTO) as heard:
-                metrics = run(config, out, heard, processes)
-        if processes.first:
-            screen.metrics(metrics, resume or out or Path())
+                result = run(config, out, heard, processes)
+        if result is not None:
+            screen.metrics(result.to_dict(), resume or out or Path())
 
 
 @app.command()
@@ -318,7 +318,7 @@ def select(
     """Plot the error of left-out entries over R/F, and choose the fewest components that are good enough."""
     from jointensor.cli.options import numbers, read_options
     from jointensor.cli.screen import Screen
-    from jointensor.runs.pipeline import read_source
+    from jointensor.runs.dataset import read_source
     from jointensor.runs.select import select as select_rank
     from jointensor.runs.select import write_selection
 

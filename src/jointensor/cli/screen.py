@@ -107,8 +107,9 @@ class Screen:
         table = _figure_table(figure_rows(metrics))
         if table is not None:
             self.main.print(table)
-        if "auto" in metrics:
-            self.trials(metrics["auto"])
+        searched = metrics["search"] is not None
+        if searched:
+            self.trials(metrics["search"])
         judged = metrics["test"] or metrics["valid"]
         if judged and judged["cold"]["n"]:
             self.result(
@@ -116,8 +117,8 @@ class Screen:
                 f"RMSE {_number(judged['warm']['rmse'])}; "
                 f"{judged['cold']['n']:,} with a label that was not: RMSE {_number(judged['cold']['rmse'])}"
             )
-        what = f"{metrics['epochs']} fits" if "auto" in metrics else f"{metrics['epochs']} epochs"
-        again = "" if "auto" in metrics else f", {metrics['restarts']} restarts"
+        what = f"{metrics['fits']} fits" if searched else f"{metrics['epochs']} epochs"
+        again = "" if searched else f", {metrics['restarts']} restarts"
         self.result(f"{metrics['outcome']} after {what}, {metrics['seconds']:.0f} s{again}; run folder: {path}")
         if metrics["nonlinear_dead"]:
             self.note("the nonlinear part ended as a constant: the multilinear part alone carries this fit")

@@ -96,8 +96,8 @@ def render_run(facts: Facts, metrics: Facts, config: Facts, environment: Facts) 
             for one in facts.get("components", [])
         ],
         at_once=AT_ONCE,
-        trials=_trials(metrics.get("auto", {}).get("trials", [])),
-        notes=[note for note in metrics["notes"] if note != metrics.get("auto", {}).get("reason")],
+        trials=_trials((metrics.get("search") or {}).get("trials", [])),
+        notes=[note for note in metrics["notes"] if note != (metrics.get("search") or {}).get("reason")],
         beside=_beside(facts.get("filled")),
         outcome=_outcome(metrics["outcome"], config),
     )

@@ -29,9 +29,9 @@ from jointensor.predictors.interpolation import modes_to_interpolate
 from jointensor.runs.compare_cells import Cell, CompareConfig, cells_of, run_cell
 from jointensor.runs.compare_table import as_csv, as_markdown, draw, rows_of
 from jointensor.runs.config import Listener
+from jointensor.runs.dataset import read_source
 from jointensor.runs.folder import CELLS, CONFIG, environment, new_folder
 from jointensor.runs.model_specs import parse_models
-from jointensor.runs.pipeline import read_source
 from jointensor.runs.report import write_comparison_report
 from jointensor.training.fit import check_fit, pick_device
 

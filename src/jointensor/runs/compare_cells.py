@@ -18,8 +18,8 @@ from jointensor.data.split import Split, split
 from jointensor.evaluation.evaluate import evaluate_entries
 from jointensor.metrics import measure
 from jointensor.predictors import Tables, fit_baseline, fit_bias
+from jointensor.runs.dataset import read_source
 from jointensor.runs.model_specs import ModelSpec, parse_model
-from jointensor.runs.pipeline import read_source
 from jointensor.training.fit import fit, pick_device
 from jointensor.training.history import Epoch
 

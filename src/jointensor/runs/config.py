@@ -1,4 +1,4 @@
-"""What a run is asked for, and whom it tells what it does."""
+"""The options of a run, and its callbacks."""
 
 from __future__ import annotations
 
@@ -46,6 +46,13 @@ class RunConfig:
     stream: bool = False
     """Whether entries stay on disk even where ``memory`` holds them."""
 
+    @property
+    def rank_pair(self) -> tuple[int, int]:
+        """``(R, F)`` of a run that does not search."""
+        if isinstance(self.rank, str):
+            raise ConfigError(f"rank '{self.rank}' is not R/F: a search chooses it")
+        return self.rank
+
     def left(self, begin: float) -> float:
         """Seconds of the budget that are left of a run that began then."""
         return math.inf if self.budget is None else max(self.budget - (time.monotonic() - begin), 0.0)
@@ -75,9 +82,9 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class Listener:
-    """Where a run tells what it does; every call is optional to hear."""
+    """Callbacks of a run; each may be left out."""
 
     on_note: Callable[[str], None] = lambda _: None
     on_epoch: OnEpoch | None = None
     stopping: Callable[[], bool] = lambda: False
-    """Whether somebody asked to stop: training ends then, and what there is is written."""
+    """Whether to stop early: training ends after its present step, and the best model so far is written."""

@@ -39,7 +39,8 @@ def run_demo(out: Path, *, seed: int = 0, listener: Listener | None = None) -> l
         metrics = {}
         for name, (folder, rank) in MODELS.items():
             listener.on_note(f"— {name}")
-            metrics[name] = run(_config(path, rank, seed), path / folder, listener)
+            result = run(_config(path, rank, seed), path / folder, listener)
+            metrics[name] = {} if result is None else result.to_dict()
         fitted = load_run(path / "run")
         complete_file(fitted, path / "filled.csv", where=None, on_note=listener.on_note)
         _pictures(fitted, epidemic, path, listener)

@@ -4,6 +4,10 @@ config.json        what was asked: absolute source, its hash, every option
 checkpoints/       states of a training that is under way
 model.safetensors  labels.json  history.jsonl  environment.json  report.html  report.json
 metrics.json       written last, with the checksums of the others: without it the run is unfinished
+
+A run that is written again (``--resume`` of one that was interrupted) keeps its old model until the new one is whole:
+new files are written to the folder ``.new`` first, ``metrics.json`` last, and moved to their places then. Whoever opens
+a run whose move was cut off finishes it (:func:`settle`).
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from torch import nn
 from jointensor._version import __version__
 from jointensor.atomic import sha256, write_json, write_text, write_whole
 from jointensor.data.modes import Mode
-from jointensor.errors import JointensorError, ProcessGroupError, RunError
+from jointensor.errors import JointensorError, KeptRunError, ProcessGroupError, RunError
 from jointensor.predictors.ensemble import Ensemble
 from jointensor.predictors.joint import Predictor
 from jointensor.predictors.storage import load_predictor, save_predictor
@@ -38,6 +42,9 @@ if TYPE_CHECKING:
 WEIGHTS, LABELS, METRICS, CONFIG = "model.safetensors", "labels.json", "metrics.json", "config.json"
 CHECKPOINTS = "checkpoints"
 """States of a training that is under way."""
+
+STAGED = ".new"
+"""Folder of files that are to replace those of the run, once all of them are written."""
 
 CELLS = "cells"
 """Fits of a comparison, a file each."""
@@ -57,7 +64,7 @@ class Run:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A folder that is removed again if the user is at fault; whatever else happens leaves it for ``--resume``."""
+    """A folder that is removed again if the user is at fault; after any other failure it stays for ``--resume``."""
     if path.exists():
         raise RunError(f"{path} exists already; give another --out, or remove it")
     try:
@@ -72,7 +79,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 def _removed_on_failure(path: Path) -> Iterator[None]:
     try:
         yield
-    except ProcessGroupError:  # nobody's fault here: processes that are started again go on
+    except (ProcessGroupError, KeptRunError):
         raise
     except JointensorError:
         # with metrics only the report failed; with checkpoints a resumed run can go on from there
@@ -81,20 +88,60 @@ def _removed_on_failure(path: Path) -> Iterator[None]:
         raise
 
 
-def write_run(
+def write_model(
     path: Path,
     predictor: Predictor | Ensemble,
     modes: tuple[Mode, ...],
     spec: TableSpec | None,
     history: list[Epoch],
 ) -> dict[str, str]:
-    """Write everything but metrics and report; returns the checksums of what predictions depend on."""
-    write_whole(path / WEIGHTS, lambda draft: save_predictor(predictor, draft))
+    """Write the model, its labels and its history beside those of the run; returns checksums for ``metrics.json``.
+
+    The run has them once :func:`finish_run` is called.
+    """
+    staged = path / STAGED
+    shutil.rmtree(staged, ignore_errors=True)
+    try:
+        staged.mkdir()
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error.strerror or error}") from error
+    write_whole(staged / WEIGHTS, lambda draft: save_predictor(predictor, draft))
     labels = {"modes": [_mode_to_dict(mode) for mode in modes], "table": None if spec is None else spec.to_dict()}
-    write_text(path / LABELS, json.dumps(labels, ensure_ascii=False))
-    write_text(path / "history.jsonl", "".join(json.dumps(row.to_dict()) + "\n" for row in history))
+    write_text(staged / LABELS, json.dumps(labels, ensure_ascii=False))
+    write_text(staged / "history.jsonl", "".join(json.dumps(row.to_dict()) + "\n" for row in history))
     write_json(path / "environment.json", environment())
-    return {name: sha256(path / name) for name in (WEIGHTS, LABELS)}
+    return {name: sha256(staged / name) for name in (WEIGHTS, LABELS)}
+
+
+def finish_run(path: Path, metrics: dict[str, Any]) -> None:
+    """Write ``metrics.json`` and put it and the files of :func:`write_model` in their places."""
+    write_json(path / STAGED / METRICS, metrics)
+    settle(path)
+
+
+def settle(path: Path) -> None:
+    """Finish a replacement of a run's files that was cut off; drop one that never was whole."""
+    staged = path / STAGED
+    if not staged.is_dir():
+        return
+    try:
+        if (staged / METRICS).exists():
+            for name in sorted(file.name for file in staged.iterdir() if file.name != METRICS):
+                (staged / name).replace(path / name)
+            (staged / METRICS).replace(path / METRICS)
+        shutil.rmtree(staged)
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def has_metrics(path: Path) -> bool:
+    """Whether a run has a model that predicts."""
+    return (path / METRICS).exists()
+
+
+def read_metrics(path: Path) -> dict[str, Any]:
+    """The figures of a run."""
+    return _read_object(path / METRICS)
 
 
 def load_run(path: Path | str, nonlinear: type[nn.Module] | nn.Module | None = None) -> Run:
@@ -104,6 +151,8 @@ def load_run(path: Path | str, nonlinear: type[nn.Module] | nn.Module | None = N
         raise RunError(f"there is no run folder {path}")
     if not (path / CONFIG).exists():
         raise RunError(f"{path} is not a run folder: it has no {CONFIG}")
+    if (path / STAGED / METRICS).exists():
+        settle(path)
     if not (path / METRICS).exists():
         raise RunError(f"{path} is unfinished: it has no {METRICS}; continue it with: jointensor fit --resume {path}")
     metrics, config = _read_object(path / METRICS), _read_object(path / CONFIG)

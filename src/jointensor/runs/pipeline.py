@@ -1,288 +1,275 @@
-"""One fit from source to run folder: read, split, baselines, train, judge, write."""
+"""The one pipeline of every run: read → split → baselines → train (fit | search) → evaluate → write.
+
+In memory, from disk, over several processes and by search are choices inside these stages.
+"""
 
 from __future__ import annotations
 
+import shutil
 import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from jointensor.atomic import sha256, write_json
-from jointensor.data.formats.entries import read_entries
-from jointensor.data.formats.files import read_tensor
-from jointensor.data.formats.reading import Reading
-from jointensor.data.split import Split, split
-from jointensor.data.tensor import SparseTensor
+from jointensor.atomic import sha256
 from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
-from jointensor.errors import ConfigError, DataError
-from jointensor.evaluation.evaluate import evaluate_entries
-from jointensor.models.joint import JointModel
-from jointensor.models.multilinear import by_position, without_memory
-from jointensor.predictors import Baseline, Tables, fit_baselines, fit_bias
-from jointensor.predictors.ensemble import Ensemble
-from jointensor.predictors.joint import Predictor
+from jointensor.errors import ConfigError, DataError, KeptRunError, ProcessGroupError, RunError
+from jointensor.predictors import Baseline
 from jointensor.runs.config import AUTO, Listener, RunConfig
-from jointensor.runs.disk_run import fill_large, must_stream
-from jointensor.runs.folder import CHECKPOINTS, METRICS, read_config, read_json, write_run
+from jointensor.runs.dataset import (
+    SHARDS,
+    Dataset,
+    InMemory,
+    OnDisk,
+    check_on_disk,
+    read_in_chunks,
+    read_in_memory,
+    split_in_memory,
+    split_on_disk,
+    stays_on_disk,
+    tidy,
+)
+from jointensor.runs.folder import (
+    CHECKPOINTS,
+    finish_run,
+    has_metrics,
+    read_config,
+    read_metrics,
+    settle,
+    write_model,
+)
 from jointensor.runs.memory_plan import memory_record
-from jointensor.runs.metadata import fit_record, journal_record, stopped_note
-from jointensor.runs.processes import check_same_source, finished_before, run_folder, wire_record
+from jointensor.runs.processes import check_same_source, communication_record, finished_before, run_folder
 from jointensor.runs.report import write_run_report
-from jointensor.runs.residuals import FOLDS, remember
-from jointensor.runs.scoring import Entries, calibrate_on, figures_of
-from jointensor.runs.search_run import fill_auto
+from jointensor.runs.result import Figures, RunResult, Stages, Trained
+from jointensor.runs.scoring import Entries, calibrate_on, score
+from jointensor.runs.train import SEARCH_STORE, Context, train_fit, train_search
 from jointensor.training.checkpoint import Checkpoints
-from jointensor.training.fit import Fit, fit, pick_device
+from jointensor.training.fit import pick_device
 from jointensor.training.journal import Journals
-from jointensor.training.recipe import Recipe, make_recipe
-from jointensor.training.schedule import schedule_of
+
+BASELINES = ("mean", "bias", "tables", "interp")
+"""Baselines of ``metrics.json``; those that were not fitted have no figures."""
 
 
 def run(
     config: RunConfig, out: Path, listener: Listener | None = None, processes: ProcessGroup = SINGLE_PROCESS
-) -> dict[str, Any]:
-    """Fit as ``config`` says and write the run folder; returns what ``metrics.json`` holds.
+) -> RunResult | None:
+    """Fit or search as ``config`` says and write the run folder.
 
-    Of several processes only the first one writes; the others train with it and return nothing.
+    Of several processes only the first one writes; the others train with it and return ``None``.
 
     Raises
     ------
     JointensorError
-        If the source, an option or the folder is at fault; the folder is removed then.
+        If the source, an option or the folder is at fault. The folder is removed then, unless training had begun.
     """
-    listener = listener or Listener()
     source = Path(config.source)
     if not source.is_file():
         raise DataError(f"there is no file {source}")
     checksum = sha256(source)
     check_same_source(source, checksum, processes)
-    asked = {"source_sha256": checksum, **asdict(config)}
-    done = finished_before(out, asked, processes)
+    options = {"source_sha256": checksum, **asdict(config)}
+    done = finished_before(out, options, processes)
     if done is not None:
-        return done
-    with run_folder(out, asked, processes) as path:
-        return _fill(path, config, listener, processes)
+        return RunResult(**done) if processes.first else None
+    with run_folder(out, options, processes) as path:
+        return _fill(path, config, listener or Listener(), processes)
 
 
-def resume(path: Path, listener: Listener | None = None, processes: ProcessGroup = SINGLE_PROCESS) -> dict[str, Any]:
+def resume(path: Path, listener: Listener | None = None, processes: ProcessGroup = SINGLE_PROCESS) -> RunResult | None:
     """Finish a run that was interrupted, from its last checkpoint, or from its beginning where there is none.
 
-    A run that somebody stopped with Ctrl-C is finished with what there was; it can be resumed all the same.
+    A run that was stopped with Ctrl-C has a model already. It keeps that one until the new one is written.
     """
-    stored = processes.decide(lambda: _unfinished(path) if processes.first else {})
-    expected = stored.pop("source_sha256", None)
-    config = RunConfig.from_dict(stored)
+    options = processes.decide(lambda: _options_of_unfinished(path) if processes.first else {})
+    expected = options.pop("source_sha256", None)
+    config = RunConfig.from_dict(options)
     source = Path(config.source)
     if not source.is_file() or sha256(source) != expected:
         raise DataError(f"{source} is gone or has changed since the run began; start a new run")
-    if processes.first:
-        (path / METRICS).unlink(missing_ok=True)
     return _fill(path, config, listener or Listener(), processes)
 
 
-def _unfinished(path: Path) -> dict[str, Any]:
-    """What an unfinished run was asked for."""
-    stored = read_config(path)
-    if (path / METRICS).exists() and not _read_metrics(path).get("interrupted"):
+def _options_of_unfinished(path: Path) -> dict[str, Any]:
+    options = read_config(path)
+    settle(path)
+    if has_metrics(path) and not read_metrics(path).get("interrupted"):
         raise ConfigError(f"{path} is finished already; there is nothing to resume")
-    return stored
+    (path / CHECKPOINTS).mkdir(exist_ok=True)
+    return options
 
 
-def _read_metrics(path: Path) -> dict[str, Any]:
-    found = read_json(path / METRICS)
-    return found if isinstance(found, dict) else {}
-
-
-def _fill(path: Path, config: RunConfig, listener: Listener, processes: ProcessGroup) -> dict[str, Any]:
+def _fill(path: Path, config: RunConfig, listener: Listener, processes: ProcessGroup) -> RunResult | None:
+    """The stages of a run, in order."""
     checkpoints = Checkpoints(path / CHECKPOINTS, config.checkpoint_every) if processes.first else None
     journals = Journals(checkpoints, listener.stopping, listener.on_note, processes)
     begin = time.monotonic() - processes.decide(lambda: checkpoints.elapsed if checkpoints else 0.0)
-    if config.memory is not None and checkpoints is not None and _stay_on_disk(config, listener, processes):
-        return fill_large(path, config, listener, begin, journals, checkpoints)
-    reading = read_source(config.source, config.table, config.orders)
-    for note in reading.notes:
-        listener.on_note(note)
-    tensor = reading.tensor
-    parts = split(
-        tensor,
-        rule=config.split,
-        test=0.0 if config.test_file else config.test,
-        valid=config.valid,
-        seed=config.split_seed,
+    context = Context(path, config, listener, processes, journals, begin)
+    stages = Stages()
+    with tidy(path / CHECKPOINTS):
+        dataset = read_and_split(context, stages)
+    with stages("baselines"):
+        baselines = dataset.fit_baselines(processes)
+        processes.meet()  # the first process has more of them to fit
+    with _kept_for_resume(path), stages("train"):
+        trained = train(context, dataset, baselines)
+        processes.leave()  # the other stages are for the first process alone
+    if not processes.first:
+        return None
+    with stages("evaluate"):
+        figures = evaluate(trained, dataset, baselines)
+    with _kept_for_resume(path), stages("write"):
+        return write(context, dataset, trained, figures, stages)
+
+
+def read_and_split(context: Context, stages: Stages) -> Dataset:
+    """The entries of a run, in memory or on disk."""
+    config, listener = context.config, context.listener
+    dataset: InMemory | OnDisk
+    if stays_on_disk(config, listener):
+        check_on_disk(config, context.processes)
+        with stages("read"):
+            source = read_in_chunks(context.path, config)
+        with stages("split"):
+            dataset = split_on_disk(context.path, config, source, listener)
+    else:
+        with stages("read"):
+            reading = read_in_memory(config)
+        with stages("split"):
+            dataset = split_in_memory(config, reading)
+    shape = " × ".join(f"{mode.name} {mode.size:,}" for mode in dataset.modes)
+    counts = dataset.counts
+    context.note(*dataset.notes, f"{counts['all']:,} entries of {shape}")
+    context.note(
+        f"{counts['train']:,} entries to train on, {counts['valid']:,} to validate, {counts['test']:,} to test"
     )
-    test = _test_entries(config, reading, parts)
-    listener.on_note(f"{tensor!r}")
-    listener.on_note(
-        f"{len(parts.train):,} entries to train on, {len(parts.valid):,} to validate, {len(test[1]):,} to test"
+    return dataset
+
+
+def train(context: Context, dataset: Dataset, baselines: dict[str, Baseline]) -> Trained:
+    """One fit, or a search over many."""
+    if context.config.rank == AUTO:
+        assert isinstance(dataset, InMemory)  # check_on_disk refuses a search
+        trained = train_search(context, dataset.without_validation())
+    else:
+        trained = train_fit(context, dataset, baselines)
+    if not trained.interrupted:
+        return trained
+    note = f"stopped before its end, with the best model so far; to go on: jointensor fit --resume {context.path}"
+    context.note(note)
+    return replace(trained, notes=[*trained.notes, note])
+
+
+def evaluate(
+    trained: Trained, dataset: Dataset, baselines: dict[str, Baseline]
+) -> dict[str, dict[str, Figures | None]]:
+    """Figures by part (``test``, ``valid``) and by predictor (``model``, ``joint`` and the baselines)."""
+    valid = dataset.valid.indices, dataset.valid.values
+    parts: dict[str, Callable[[], Iterable[Entries]]] = {"test": dataset.test_parts, "valid": lambda: [valid]}
+    found = {name: score(trained.judged, baselines, entries()) for name, entries in parts.items()}
+    if trained.out_of_fold is not None:
+        found["valid"]["model"] = trained.out_of_fold
+    if trained.joint is not None:
+        for name, entries in parts.items():
+            found[name]["joint"] = score(trained.joint, {}, entries())["model"]
+    return found
+
+
+def write(
+    context: Context,
+    dataset: Dataset,
+    trained: Trained,
+    figures: dict[str, dict[str, Figures | None]],
+    stages: Stages,
+) -> RunResult:
+    """The run folder: model and labels, report, and ``metrics.json`` last; then what only training needed goes."""
+    path, config, processes = context.path, context.config, context.processes
+    searched = trained.search is not None
+    held_out = dataset.held_out()
+    if searched:  # a search has learnt from the validation entries
+        held_out = held_out if dataset.counts["test"] else (held_out[0][:0], held_out[1][:0])
+    judged, kept = trained.judged, trained.kept
+    if not trained.calibrated:
+        shape = tuple(mode.size for mode in dataset.modes)
+        calibration = calibrate_on(judged, held_out, shape)
+        judged, kept = (replace(one, calibration=calibration) for one in (judged, kept))
+    checksums = write_model(path, kept, dataset.modes, dataset.spec, trained.history)
+    joint = {"joint": {part: figures[part]["joint"] for part in ("test", "valid")}} if trained.joint else {}
+    counts = dataset.counts
+    if searched:
+        counts |= {"train": counts["train"] + counts["valid"], "valid": 0}
+    result = RunResult(
+        test=figures["test"]["model"],
+        valid=figures["valid"]["model"],
+        baselines={name: {part: figures[part].get(name) for part in ("test", "valid")} for name in BASELINES},
+        returned=trained.returned | joint,
+        outcome=trained.outcome,
+        interrupted=trained.interrupted,
+        restarts=trained.restarts,
+        attempts=trained.attempts,
+        failed=trained.failed,
+        nonlinear_dead=trained.nonlinear_dead,
+        fits=trained.fits,
+        epochs=trained.epochs,
+        resumed_from_epoch=trained.resumed_epochs or None,
+        parameters=trained.parameters,
+        seconds=time.monotonic() - context.begin,
+        steps=stages.seconds(),
+        engine=trained.engine,
+        device="cpu" if isinstance(dataset, OnDisk) else pick_device(config.device).type,
+        world_size=processes.size,
+        entries_per_rank=[counts["train"]] * processes.size if searched else processes.shares(counts["train"]),
+        linear=trained.linear,
+        first=trained.first,
+        ridge=trained.ridge,
+        collapsed=trained.collapsed,
+        seed=config.seed,
+        split=config.split_record() | dataset.split_record,
+        shape=[mode.size for mode in dataset.modes],
+        entries=counts,
+        search=trained.search,
+        communication=communication_record(processes, trained.fits if searched else trained.epochs or 0),
+        memory=None,
+        notes=[*dataset.notes, *trained.notes],
+        files=checksums,
     )
-    baselines = _baselines(parts, processes)
-    processes.meet()
-    if config.rank == AUTO:
-        return fill_auto(path, config, listener, reading, parts, test, baselines, begin, processes)
-    fitted = _fit(config, parts, baselines["bias"], listener, begin, journals)  # type: ignore[arg-type]
-    for note in fitted.notes:
-        listener.on_note(note)
-    judged, notes = _remember(config, fitted, parts, test, listener, begin, journals)
-    again = config.refit and fitted.returned == "joint" and isinstance(judged, Predictor) and not journals.stopped
-    kept = _refit(config, tensor, fitted, listener, begin, journals) if again else fitted
-    processes.leave()  # what follows is for the first alone
-    if checkpoints is None:
-        return {}
-    figures = figures_of(judged, baselines, parts, test)
-    if journals.stopped:
-        notes = [*notes, stopped_note(path)]
-        listener.on_note(notes[-1])
-    judged = replace(judged, calibration=calibrate_on(judged, parts, test))
-    predictor = replace(kept.predictor, calibration=judged.calibration) if again else judged
-    checksums = write_run(path, predictor, tensor.modes, reading.spec, fitted.history)
-    metrics = (
-        figures
-        | {"returned": _returned(fitted, parts, test, refit=kept is not fitted)}
-        | fit_record(fitted, config, begin)
-        | {
-            "device": pick_device(config.device).type,
-            "world_size": processes.size,
-            "entries_per_rank": processes.shares(len(parts.train)),
-            "shape": list(tensor.shape),
-            "entries": {"train": len(parts.train), "valid": len(parts.valid), "all": len(tensor)},
-        }
-        | wire_record(processes, len(fitted.history))
-        | journal_record(journals)
-        | {"notes": [*reading.notes, *fitted.notes, *notes], "files": checksums}
-    )
-    held = test if len(test[1]) else (parts.valid.indices, parts.valid.values)
+    sample = dataset.sample()
     try:
-        write_run_report(path, metrics, fitted.history, tensor, predictor, (judged, held), calibrated=True)
-    finally:  # last of all files; and a page that fails must not cost a fit
-        if config.memory is not None:
-            metrics["memory"] = memory_record(config.memory)
-        write_json(path / METRICS, metrics)
-    if not journals.stopped:
-        checkpoints.clear()
-    return metrics
-
-
-def _stay_on_disk(config: RunConfig, listener: Listener, processes: ProcessGroup) -> bool:
-    """Whether entries are more than ``--memory`` holds."""
-    if processes.shared:
-        raise ConfigError("--memory is for one process; leave it out, or start the fit without torchrun")
-    if must_stream(config):
-        return True
-    listener.on_note("entries are held in memory: --memory is enough for that")
-    return False
-
-
-def _baselines(parts: Split, processes: ProcessGroup) -> dict[str, Baseline]:
-    """All baselines for the process that reports them; the others need the biases only."""
-    return fit_baselines(parts) if processes.first else {"bias": fit_bias(parts.train, parts.valid)}
-
-
-def read_source(source: str, table: dict[str, Any] | None, orders: dict[str, str]) -> Reading:
-    """The tensor of a run, read again by the same rules."""
-    spec = None
-    if table is not None:
-        from jointensor.data.frames import TableSpec  # noqa: PLC0415 - polars only for tables
-
-        spec = TableSpec.from_dict(table)
-    reading = read_tensor(source, spec, orders)
-    if not len(reading.tensor):
-        raise DataError(f"{source} has no entries")
-    return reading
-
-
-def _test_entries(config: RunConfig, reading: Reading, parts: Split) -> Entries:
-    if config.test_file is None:
-        return parts.test.indices, parts.test.values
-    return read_entries(config.test_file, reading.tensor.modes, reading.spec)
-
-
-def _fit(config: RunConfig, parts: Split, bias: Tables, listener: Listener, begin: float, journals: Journals) -> Fit:
-    recipe = make_recipe(config.recipe, **config.recipe_changes)
-    model = _model(config, recipe, parts.train)
-    listener.on_note(repr(model))
-    return fit(
-        model,
-        parts,
-        recipe,
-        seed=config.seed,
-        device=config.device,
-        budget=config.left(begin),
-        fallback=bias,
-        on_epoch=listener.on_epoch,
-        engine=config.engine,
-        on_note=listener.on_note,
-        journal=journals.next(),
-    )
-
-
-def _model(config: RunConfig, recipe: Recipe, tensor: SparseTensor) -> JointModel:
-    assert not isinstance(config.rank, str)  # "auto" went another way
-    linear = recipe.linear(config.rank[0]) if config.linear is None else by_position(config.linear, tensor.mode)
-    trained, _ = without_memory(linear, tables=recipe.linear_solver != "gibbs")
-    return JointModel(tensor.shape, config.rank, linear=trained, nonlinear=config.nonlinear)
-
-
-def _remember(
-    config: RunConfig,
-    fitted: Fit,
-    parts: Split,
-    test: Entries,
-    listener: Listener,
-    begin: float,
-    journals: Journals,
-) -> tuple[Predictor | Ensemble, list[str]]:
-    """The fitted model, with neighbours and tables where they were asked for; and what they took away."""
-    spec = "" if config.linear is None else by_position(config.linear, parts.train.mode)
-    _, late = without_memory(spec, tables=fitted.recipe.linear_solver != "gibbs")
-    if not late or fitted.returned != "joint" or journals.stopped:
-        return fitted.predictor, []
-    listener.on_note(f"fitting {FOLDS} more times, for residuals of entries that were left out")
-
-    def again(some: Split) -> Fit:
-        return fit(
-            _model(config, fitted.recipe, parts.train), some, fitted.recipe, seed=config.seed, device=config.device,
-            budget=config.left(begin), engine=config.engine, journal=journals.next(),
+        write_run_report(
+            path, result.to_dict(), trained.history, sample, kept, (judged, held_out),
+            calibrated=not trained.calibrated, entries=counts["all"] if isinstance(dataset, OnDisk) else None,
         )  # fmt: skip
-
-    found, memory = remember(fitted, parts, late, again, None, config.seed)
-    notes = [
-        f"{name} took away {gain:.1%} of the squared error of entries that were left out" for name, gain in memory.notes
-    ]
-    for note in notes:
-        listener.on_note(note)
-    return found, notes
-
-
-def _refit(
-    config: RunConfig, tensor: SparseTensor, fitted: Fit, listener: Listener, begin: float, journals: Journals
-) -> Fit:
-    """Train once more on all entries, for as long as the evaluated model took; a failure keeps that model."""
-    listener.on_note("training once more on all entries")
-    everything = split(tensor, test=0.0, valid=0.0, seed=config.split_seed)
-    model = _model(config, fitted.recipe, tensor)
-    again = fit(
-        model,
-        everything,
-        schedule_of(fitted),
-        seed=config.seed,
-        device=config.device,
-        budget=config.left(begin),
-        on_epoch=listener.on_epoch,
-        engine=config.engine,
-        journal=journals.next(),
-    )
-    if (again.failed and not fitted.failed) or journals.stopped:
-        why = "was stopped" if journals.stopped else f"failed ({again.outcome})"
-        listener.on_note(f"training on all entries {why}; the evaluated model is kept")
-        return fitted
-    return again
+    finally:  # a page that fails must not cost a fit
+        if config.memory is not None:
+            result = replace(result, memory=memory_record(config.memory))
+        finish_run(path, result.to_dict())
+    if not trained.interrupted:
+        _remove_checkpoints(path / CHECKPOINTS)
+    return result
 
 
-def _returned(fitted: Fit, parts: Split, test: Entries, *, refit: bool) -> dict[str, Any]:
-    """Which model was kept, and the joint model's own figures where it was not that one."""
-    if fitted.returned == "joint":
-        return {"model": "joint", "refit": refit}
-    joint = replace(fitted.predictor, returned="joint")
-    valid = evaluate_entries(joint, parts.valid.indices, parts.valid.values)
-    own = {"test": evaluate_entries(joint, *test) if len(test[1]) else None, "valid": valid}
-    return {"model": fitted.returned, "refit": refit, "joint": own}
+def _remove_checkpoints(folder: Path) -> None:
+    """What a finished run does not need: states of training, shards, fits of a search."""
+    for name in (SHARDS, SEARCH_STORE):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    for path in folder.glob("fit-*.safetensors"):
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _kept_for_resume(path: Path) -> Iterator[None]:
+    """A file that cannot be written after training has begun costs nothing but that file: say how to go on."""
+    try:
+        yield
+    except (ConfigError, DataError, ProcessGroupError):
+        raise
+    except RunError as error:
+        finished = has_metrics(path) and not read_metrics(path).get("interrupted")  # only the report is missing
+        if finished or not path.exists():
+            raise
+        raise KeptRunError(
+            f"{error}; the run is kept: when there is room, go on with: jointensor fit --resume {path}"
+        ) from error

@@ -18,8 +18,8 @@ from jointensor.errors import ConfigError, JointensorError
 from jointensor.predictors.joint import CHUNK
 from jointensor.predictors.serving import Serving
 from jointensor.runs.config import RunConfig
+from jointensor.runs.dataset import read_source
 from jointensor.runs.folder import Run
-from jointensor.runs.pipeline import read_source
 
 if TYPE_CHECKING:
     import polars as pl

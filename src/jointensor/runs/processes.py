@@ -1,4 +1,4 @@
-"""What processes of one run have to agree on: the source, and the folder that the first of them writes."""
+"""What the processes of one run share: the source, and the run folder, which the first of them writes."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def _was_begun(out: Path, asked: dict[str, Any]) -> bool:
     return True
 
 
-def wire_record(processes: ProcessGroup, epochs: int) -> dict[str, Any]:
-    """What ``metrics.json`` says of what the first process sent; nothing for a process that is alone."""
+def communication_record(processes: ProcessGroup, passes: int) -> dict[str, float] | None:
+    """Bytes that the first process has sent, in all, by operation and per pass; ``None`` for a single process."""
     if not processes.shared:
-        return {}
-    total, kinds = sum(processes.wire.values()), {name: count for name, count in processes.wire.items() if count}
-    return {"wire": {"epochs": epochs, "bytes": total, "bytes_per_epoch": total / max(epochs, 1), **kinds}}
+        return None
+    total, operations = sum(processes.wire.values()), {name: count for name, count in processes.wire.items() if count}
+    return {"epochs": passes, "bytes": total, "bytes_per_epoch": total / max(passes, 1), **operations}

@@ -1,7 +1,7 @@
-"""``--linear "…+tables+local:MODE"``: blocks that memorise, added to a model that is fitted.
+"""``--linear "…+tables+local:MODE"``: residual models stacked on a model that is fitted.
 
-They learn from residuals of training entries that were left out, so the model is fitted once more to each part of the
-folds; the model that answers is the one that was fitted to all training entries.
+They learn from residuals of held-out training entries, so the model is fitted once more to the complement of each
+fold; the model that predicts is the one that was fitted to all training entries.
 """
 
 from __future__ import annotations
@@ -11,59 +11,45 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from jointensor.data.split import Split
-from jointensor.data.tensor import SparseTensor
-from jointensor.predictors import Tables
-from jointensor.predictors.conformal import Calibration
 from jointensor.predictors.ensemble import Ensemble, Member
-from jointensor.predictors.residual_stack import ResidualStack, fit_residual_stack
+from jointensor.predictors.residual_stack import fit_residual_stack
 from jointensor.training.fit import Fit
 
-FOLDS = 3
+RESIDUAL_FOLDS = 3
+"""Folds that give every training entry one residual of a model that did not see it; each costs a fit."""
 
 
-def remember(
-    fitted: Fit,
-    parts: Split,
-    late: Sequence[str],
-    again: Callable[[Split], Fit],
-    calibration: Calibration | None,
-    seed: int,
-) -> tuple[Ensemble, ResidualStack]:
-    """The fitted model with memory.
+def stack_on_residuals(
+    fitted: Fit, parts: Split, blocks: Sequence[str], fit_again: Callable[[Split], Fit], seed: int
+) -> tuple[Ensemble, list[tuple[str, float]]]:
+    """The fitted model with residual models, and by which share each reduced the held-out squared error.
 
     Parameters
     ----------
     fitted
         The model.
     parts
-        What it was fitted to.
-    late
-        Blocks that memorise, modes by position.
-    again
+        The entries it was fitted to.
+    blocks
+        Blocks that are fitted to residuals (``tables``, ``local:N``), modes by position.
+    fit_again
         Fits the same model to another split.
-    calibration
-        Intervals of the model.
     seed
         Of the folds.
     """
     train = parts.train
-    if len(train) < FOLDS:  # nothing to learn a memory from
-        nothing = ResidualStack((), np.zeros(len(train)), ())
-        return _ensemble(fitted, nothing, train, calibration), nothing
-    folds = np.random.default_rng([seed, 6]).permutation(len(train)) % FOLDS
-    left = np.empty(len(train))
-    for fold in range(FOLDS):
-        out = np.flatnonzero(folds == fold)
-        found = again(Split(train.take(np.flatnonzero(folds != fold)), parts.valid, parts.test, parts.rule, parts.seed))
-        left[out] = train.values[out] - found.predict(train.indices[out])
-    along = [int(piece.partition(":")[2]) for piece in late if piece.startswith("local:")]
-    tables = any(piece.partition(":")[0] == "tables" for piece in late)
-    memory = fit_residual_stack(train, left, folds, tables=tables, along=along)
-    return _ensemble(fitted, memory, train, calibration), memory
-
-
-def _ensemble(fitted: Fit, memory: ResidualStack, train: SparseTensor, calibration: Calibration | None) -> Ensemble:
-    fallback: Tables = fitted.predictor.fallback
     member = Member("joint", 1.0, (fitted.predictor,))
-    low, high = float(train.values.min()), float(train.values.max())
-    return Ensemble((member,), memory.parts, fallback, low, high, calibration)
+    bounds = float(train.values.min()), float(train.values.max())
+    fallback = fitted.predictor.fallback
+    if len(train) < RESIDUAL_FOLDS:  # no folds, no residuals
+        return Ensemble((member,), (), fallback, *bounds), []
+    folds = np.random.default_rng([seed, 6]).permutation(len(train)) % RESIDUAL_FOLDS  # (entries,)
+    residuals = np.empty(len(train))
+    for fold in range(RESIDUAL_FOLDS):
+        out = np.flatnonzero(folds == fold)
+        some = Split(train.take(np.flatnonzero(folds != fold)), parts.valid, parts.test, parts.rule, parts.seed)
+        residuals[out] = train.values[out] - fit_again(some).predict(train.indices[out])
+    along = [int(piece.partition(":")[2]) for piece in blocks if piece.startswith("local:")]
+    tables = any(piece.partition(":")[0] == "tables" for piece in blocks)
+    stack = fit_residual_stack(train, residuals, folds, tables=tables, along=along)
+    return Ensemble((member,), stack.parts, fallback, *bounds), list(stack.notes)

@@ -1,15 +1,14 @@
-"""How good a fitted model is, and how far off it may be: figures and intervals from entries it was not trained on."""
+"""How good a predictor is, and how far off it may be: figures and intervals from entries it was not trained on."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from jointensor.data.split import Split
-from jointensor.evaluation.evaluate import evaluate_entries
-from jointensor.metrics import measure
+from jointensor.metrics import Metrics
 from jointensor.predictors import Baseline
 from jointensor.predictors.conformal import Calibration, HeldOut, calibrate
 from jointensor.predictors.ensemble import Ensemble
@@ -18,46 +17,44 @@ from jointensor.predictors.joint import Predictor
 Entries = tuple[NDArray[np.integer], NDArray[Any]]
 """Indices and values; an index of -1 is a label that the tensor does not have."""
 
-FEWEST = 20
-"""Entries without which there are no intervals."""
+MIN_CALIBRATION_ENTRIES = 20
+"""Entries without which there are no intervals: a quantile of fewer says nothing about one in ten."""
+
+EVALUATION_CHUNK = 1 << 18
+"""Entries that are predicted at a time."""
 
 
-def figures_of(
-    predictor: Predictor | Ensemble, baselines: dict[str, Baseline], parts: Split, test: Entries
-) -> dict[str, Any]:
-    """What ``metrics.json`` holds of the model and of the baselines, on test and validation entries."""
+def score(
+    predictor: Predictor | Ensemble, baselines: Mapping[str, Baseline], parts: Iterable[Entries]
+) -> dict[str, dict[str, Any] | None]:
+    """Figures of ``model`` and of every baseline on entries that come in parts; ``None`` where there are none.
 
-    def judged(entries: Entries) -> dict[str, Any] | None:
-        return evaluate_entries(predictor, *entries) if len(entries[1]) else None
-
-    def judged_baseline(baseline: Baseline, entries: Entries) -> dict[str, Any] | None:
-        return measure(baseline.predict(entries[0]), entries[1]).to_dict() if len(entries[1]) else None
-
-    valid = parts.valid.indices, parts.valid.values
-    return {
-        "test": judged(test),
-        "valid": judged(valid),
-        "baselines": {
-            name: {"test": judged_baseline(one, test), "valid": judged_baseline(one, valid)}
-            for name, one in baselines.items()
-        },
-    }
-
-
-def calibrate_on(predictor: Predictor | Ensemble, parts: Split, test: Entries) -> Calibration | None:
-    """Intervals from the test entries, which nothing was learnt from; validation entries where there are no others."""
-    return calibrate_entries(
-        predictor, test if len(test[1]) else (parts.valid.indices, parts.valid.values), parts.train.shape
-    )
+    Those of the model are also given for entries whose labels were all seen in training (``warm``), and the others.
+    """
+    overall, warm, cold = Metrics(), Metrics(), Metrics()
+    others = {name: Metrics() for name in baselines}
+    for all_indices, all_values in parts:
+        for start in range(0, len(all_values), EVALUATION_CHUNK):
+            indices = all_indices[start : start + EVALUATION_CHUNK]  # (chunk, modes)
+            values = all_values[start : start + EVALUATION_CHUNK]  # (chunk,)
+            predicted, unseen = predictor.predict(indices), predictor.unseen(indices)
+            overall.update(predicted, values)
+            warm.update(predicted[~unseen], values[~unseen])
+            cold.update(predicted[unseen], values[unseen])
+            for name, baseline in baselines.items():
+                others[name].update(baseline.predict(indices), values)
+    if not overall.n:
+        return dict.fromkeys(["model", *baselines])
+    figures: dict[str, Any] = overall.to_dict() | {"warm": warm.to_dict(), "cold": cold.to_dict()}
+    return {"model": figures, **{name: one.to_dict() for name, one in others.items()}}
 
 
-def calibrate_entries(predictor: Predictor | Ensemble, entries: Entries, shape: tuple[int, ...]) -> Calibration | None:
-    """Intervals from entries that the model was not trained on."""
+def calibrate_on(predictor: Predictor | Ensemble, entries: Entries, shape: tuple[int, ...]) -> Calibration | None:
+    """Intervals from entries that the predictor was not trained on; ``None`` where they are too few."""
     indices, values = entries
     known = np.all(indices >= 0, axis=1)
-    if known.sum() < FEWEST:
+    if known.sum() < MIN_CALIBRATION_ENTRIES:
         return None
     indices, values = indices[known], np.asarray(values)[known]
     predicted = predictor.predict(indices)
-    left_out = HeldOut(indices, predicted, values - predicted, predictor.unseen(indices))
-    return calibrate(left_out, shape)
+    return calibrate(HeldOut(indices, predicted, values - predicted, predictor.unseen(indices)), shape)

@@ -1,0 +1,377 @@
+"""The entries of a run: read, split, and the same to everything after, whether they are in memory or on disk."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from jointensor.data.formats.chunked import count_entries, scan_source
+from jointensor.data.formats.entries import read_entries
+from jointensor.data.formats.files import order_modes, read_tensor
+from jointensor.data.formats.npz_chunks import ChunkedSource
+from jointensor.data.formats.reading import Reading
+from jointensor.data.modes import Mode
+from jointensor.data.shard_writer import ShardedTensor, load_shards, write_shards
+from jointensor.data.shards import Shards, read_header
+from jointensor.data.split import Split, SplitAssignment, SplitRule, split
+from jointensor.data.tensor import SparseTensor, join
+from jointensor.distributed.process_group import ProcessGroup
+from jointensor.errors import ConfigError, DataError, JointensorError, RunError
+from jointensor.kernels import pick_engine
+from jointensor.kernels.terms import loops_of
+from jointensor.models.joint import JointModel
+from jointensor.models.multilinear import by_position, without_memory
+from jointensor.predictors import Baseline, Mean, Tables, fit_baselines, fit_bias
+from jointensor.predictors.biases_streamed import fit_bias_streamed
+from jointensor.runs.config import AUTO, Listener, RunConfig
+from jointensor.runs.folder import CHECKPOINTS
+from jointensor.runs.memory_plan import MemoryPlan, check_labels, fits_in_memory
+from jointensor.runs.scoring import Entries
+from jointensor.training.fit import Fit, fit
+from jointensor.training.recipe import Recipe, make_recipe
+from jointensor.training.streamed import check_streamed, fit_streamed
+
+if TYPE_CHECKING:
+    from jointensor.data.frames import TableSpec
+
+SHARDS, SORTED_CELLS, ASSIGNMENT = "shards", "sorting", "assignment"
+"""Names among the checkpoints: shards, removed when the run is finished; cells while they are sorted, and the side of
+the split of every entry while shards are written."""
+
+MAX_REPORT_ENTRIES = 400_000
+"""Entries of a run from disk that its intervals and its report are made from."""
+
+
+class Dataset(Protocol):
+    """Entries of a run, split."""
+
+    @property
+    def notes(self) -> list[str]:
+        """What is worth knowing of the source and the split."""
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        """The axes."""
+
+    @property
+    def spec(self) -> TableSpec | None:
+        """How a table became a tensor; ``None`` for other sources."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Entries: ``train``, ``valid``, ``test`` and ``all``."""
+
+    @property
+    def valid(self) -> SparseTensor:
+        """Validation entries, which are always in memory."""
+
+    @property
+    def split_record(self) -> dict[str, Any]:
+        """More to say of the split than its options."""
+
+    def test_parts(self) -> Iterator[Entries]:
+        """Test entries, some at a time."""
+
+    def held_out(self) -> Entries:
+        """Entries for intervals and the report: test entries, or validation entries where there are none."""
+
+    def sample(self) -> SparseTensor:
+        """Entries for the report: all of them, or a sample of the training entries."""
+
+    def fit_baselines(self, processes: ProcessGroup) -> dict[str, Baseline]:
+        """Baselines by name, among them ``bias``; all of them in the process that reports."""
+
+    def fit(self, model: JointModel, recipe: Recipe, bias: Tables, **options: Any) -> Fit:
+        """Train a model on the training entries."""
+
+
+@dataclass(frozen=True)
+class InMemory:
+    """Entries in memory."""
+
+    reading: Reading
+    parts: Split
+    test: Entries
+    notes: list[str]
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        """The axes."""
+        return self.reading.tensor.modes
+
+    @property
+    def spec(self) -> TableSpec | None:
+        """How a table became a tensor."""
+        return self.reading.spec
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Entries of every part."""
+        parts = {"train": len(self.parts.train), "valid": len(self.parts.valid), "test": len(self.test[1])}
+        return parts | {"all": len(self.reading.tensor)}
+
+    @property
+    def valid(self) -> SparseTensor:
+        """Validation entries."""
+        return self.parts.valid
+
+    @property
+    def split_record(self) -> dict[str, Any]:
+        """Nothing beyond the options."""
+        return {}
+
+    def test_parts(self) -> Iterator[Entries]:
+        """Test entries, in one part."""
+        yield self.test
+
+    def held_out(self) -> Entries:
+        """Test entries, or validation entries where there are none."""
+        return self.test if len(self.test[1]) else (self.valid.indices, self.valid.values)
+
+    def without_validation(self) -> InMemory:
+        """The same with validation entries among the training entries."""
+        train, valid = self.parts.train, self.parts.valid
+        nothing = valid.take(np.zeros(0, dtype=np.int64))
+        return replace(self, parts=replace(self.parts, train=join(train, valid), valid=nothing))
+
+    def sample(self) -> SparseTensor:
+        """All entries."""
+        return self.reading.tensor
+
+    def fit_baselines(self, processes: ProcessGroup) -> dict[str, Baseline]:
+        """All of them for the process that reports; the others need the biases alone."""
+        if processes.first:
+            return fit_baselines(self.parts)
+        return {"bias": fit_bias(self.parts.train, self.parts.valid)}
+
+    def fit(self, model: JointModel, recipe: Recipe, bias: Tables, **options: Any) -> Fit:
+        """Train on the training entries."""
+        return fit(model, self.parts, recipe, fallback=bias, **options)
+
+
+@dataclass(frozen=True)
+class OnDisk:
+    """Entries in shards on disk."""
+
+    source: ChunkedSource
+    shards: ShardedTensor
+    plan: MemoryPlan
+    engine: str
+    notes: list[str]
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        """The axes."""
+        return self.shards.modes
+
+    @property
+    def spec(self) -> TableSpec | None:
+        """How a table became a tensor."""
+        return self.source.spec
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Entries of every part."""
+        found = self.shards
+        return {"train": len(found.train), "valid": len(found.valid), "test": len(found.test), "all": found.entries}
+
+    @property
+    def valid(self) -> SparseTensor:
+        """Validation entries; a sample, where there are very many."""
+        return self.shards.valid
+
+    @property
+    def split_record(self) -> dict[str, Any]:
+        """How the split was drawn."""
+        return {"drawn": self.shards.how}
+
+    def test_parts(self) -> Iterator[Entries]:
+        """Test entries, a shard at a time."""
+        return ((block.indices, block.values) for block in self.shards.test.blocks())
+
+    def held_out(self) -> Entries:
+        """A sample of the test entries, or the validation entries where there are none."""
+        if len(self.shards.test):
+            return _sample(self.shards.test, MAX_REPORT_ENTRIES)
+        return self.valid.indices, self.valid.values
+
+    def sample(self) -> SparseTensor:
+        """A sample of the training entries."""
+        return SparseTensor(*_sample(self.shards.train, MAX_REPORT_ENTRIES), self.modes)
+
+    def fit_baselines(self, processes: ProcessGroup) -> dict[str, Baseline]:
+        """Mean and biases; tables and interpolation need all entries in memory."""
+        loops = loops_of(pick_engine(self.engine, "cpu").name)
+        found = self.shards
+        bias = fit_bias_streamed(found.train.blocks, found.summary.mean, found.counts, found.valid, loops)
+        return {"mean": Mean(found.summary.mean), "bias": bias}
+
+    def fit(self, model: JointModel, recipe: Recipe, bias: Tables, **options: Any) -> Fit:
+        """Train on the training entries."""
+        options.pop("device")  # the CPU, see check_on_disk
+        plan = self.plan
+        return fit_streamed(model, self.shards, recipe, bias, systems=plan.systems, batch=plan.batch, **options)
+
+
+def read_source(source: str, table: dict[str, Any] | None, orders: dict[str, str]) -> Reading:
+    """The tensor of a run, read again by the same rules."""
+    spec = None
+    if table is not None:
+        from jointensor.data.frames import TableSpec  # noqa: PLC0415 - polars only for tables
+
+        spec = TableSpec.from_dict(table)
+    reading = read_tensor(source, spec, orders)
+    if not len(reading.tensor):
+        raise DataError(f"{source} has no entries")
+    return reading
+
+
+def stays_on_disk(config: RunConfig, listener: Listener) -> bool:
+    """Whether the entries are more than ``--memory`` holds, or are to stay on disk anyway."""
+    if config.memory is None:
+        return False
+    if config.stream or not fits_in_memory(*count_entries(Path(config.source), config.table), config.memory):
+        return True
+    listener.on_note("entries are held in memory: --memory is enough for that")
+    return False
+
+
+def check_on_disk(config: RunConfig, processes: ProcessGroup) -> None:
+    """Refuse what needs all entries in memory; the one place that says what a run from disk cannot do.
+
+    Raises
+    ------
+    ConfigError
+        Which says what to do instead.
+    """
+    reasons = {
+        "--memory is for one process where entries stay on disk; give more memory, or start the fit without "
+        "torchrun": processes.shared,
+        "--rank auto needs all entries in memory; give --rank R/F, or leave out --memory": config.rank == AUTO,
+        "--refit needs all entries in memory; leave it out, or give --test 0 --valid 0": config.refit,
+        "--test-file cannot be given with --memory; give --test 0 and judge by jointensor evaluate RUN FILE": (
+            config.test_file is not None
+        ),
+        "--memory fits on the CPU; leave out --device": config.device not in ("auto", "cpu"),
+        "engine 'triton' runs on a GPU, and --memory fits on the CPU": config.engine == "triton",
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise ConfigError(reason)
+
+
+def read_in_memory(config: RunConfig) -> Reading:
+    """The whole source."""
+    return read_source(config.source, config.table, config.orders)
+
+
+def read_in_chunks(path: Path, config: RunConfig) -> ChunkedSource:
+    """The source as chunks that can be read in turn."""
+    source = scan_source(Path(config.source), config.table, path / CHECKPOINTS / SORTED_CELLS)
+    return replace(source, modes=order_modes(source.modes, config.orders))
+
+
+def split_in_memory(config: RunConfig, reading: Reading) -> InMemory:
+    """Training, validation and test entries."""
+    share = 0.0 if config.test_file else config.test
+    parts = split(reading.tensor, rule=config.split, test=share, valid=config.valid, seed=config.split_seed)
+    test: Entries = parts.test.indices, parts.test.values
+    if config.test_file is not None:
+        test = read_entries(config.test_file, reading.tensor.modes, reading.spec)
+    return InMemory(reading, parts, test, list(reading.notes))
+
+
+def split_on_disk(path: Path, config: RunConfig, source: ChunkedSource, listener: Listener) -> OnDisk:
+    """Shards of training and test entries; those of an interrupted run where they are whole."""
+    assert config.memory is not None  # that is why entries are on disk
+    recipe = make_recipe(config.recipe, **config.recipe_changes)
+    shape = [mode.size for mode in source.modes]
+    linear = linear_blocks(config, recipe, source.modes, whole=True)
+    check_streamed(linear, recipe)
+    check_labels(config.memory, shape, sum(config.rank_pair))
+    plan = MemoryPlan.of(config.memory, JointModel(shape, config.rank_pair, linear=linear, nonlinear=config.nonlinear))
+    shards = _write_shards(path / CHECKPOINTS, config, source, plan, listener)
+    return OnDisk(source, shards, plan, config.engine, [*source.notes, *_disk_notes(shards, config)])
+
+
+def make_model(config: RunConfig, recipe: Recipe, modes: tuple[Mode, ...]) -> JointModel:
+    """The model of a run, without the blocks that are fitted to its residuals."""
+    linear = linear_blocks(config, recipe, modes)
+    return JointModel([mode.size for mode in modes], config.rank_pair, linear=linear, nonlinear=config.nonlinear)
+
+
+def linear_blocks(config: RunConfig, recipe: Recipe, modes: tuple[Mode, ...], *, whole: bool = False) -> str:
+    """The multilinear blocks, modes by position; ``whole`` includes the blocks that are fitted to residuals."""
+    if config.linear is None:
+        return recipe.linear(config.rank_pair[0])
+    names = [mode.name for mode in modes]
+
+    def find(name: str) -> int:
+        if name not in names:
+            raise DataError(f"there is no mode '{name}'; the modes are {', '.join(names)}")
+        return names.index(name)
+
+    spelled = by_position(config.linear, find)
+    return spelled if whole else without_memory(spelled, tables=recipe.linear_solver != "gibbs")[0]
+
+
+@contextmanager
+def tidy(folder: Path) -> Iterator[None]:
+    """Leave nothing among the checkpoints that a resumed run cannot use: unsorted cells, shards that are not whole."""
+    try:
+        yield
+    except (JointensorError, OSError) as error:
+        if read_header(folder / SHARDS) is None:
+            shutil.rmtree(folder / SHARDS, ignore_errors=True)
+        if isinstance(error, OSError) and not isinstance(error, JointensorError):
+            raise RunError(f"entries cannot be kept in {folder}: {error.strerror or error}") from error
+        raise
+    finally:
+        shutil.rmtree(folder / SORTED_CELLS, ignore_errors=True)
+        (folder / ASSIGNMENT).unlink(missing_ok=True)
+
+
+def _write_shards(
+    folder: Path, config: RunConfig, source: ChunkedSource, plan: MemoryPlan, listener: Listener
+) -> ShardedTensor:
+    rule = {**config.split_record(), "rows": plan.rows}
+    before = load_shards(folder / SHARDS, source.modes, rule)
+    if before is not None:
+        listener.on_note("taking the shards that were written before the interruption")
+        return before
+    listener.on_note(f"writing {source.entries:,} entries to shards of about {plan.rows:,}")
+    how = SplitRule(config.split, config.test, config.valid, config.split_seed)
+    assignment = SplitAssignment(how, source.entries, folder / ASSIGNMENT, plan.permutation)
+    return write_shards(folder / SHARDS, source.chunks(), source.modes, assignment, plan.rows, rule)
+
+
+def _disk_notes(shards: ShardedTensor, config: RunConfig) -> list[str]:
+    notes = [f"entries stay on disk: {shards.entries:,} of them are more than --memory holds with all that a fit keeps"]
+    if config.stream:
+        notes = ["entries stay on disk, as --stream asks"]
+    if shards.how == "hashed":
+        notes.append("the split is drawn by a hash of each entry's position: its permutation would not fit into memory")
+    if len(shards.valid) >= SplitRule.max_valid:
+        notes.append(f"validation entries are a sample of {len(shards.valid):,}; the others are not used")
+    if len(shards.train) > MAX_REPORT_ENTRIES:
+        notes.append(f"counts per label and values in the report are of {MAX_REPORT_ENTRIES:,} training entries")
+    return notes
+
+
+def _sample(shards: Shards, wanted: int) -> Entries:
+    """Entries of the first shards; which shard an entry is in is random."""
+    indices, values = [], []
+    for k in range(len(shards.counts)):
+        block = shards.read(k).shuffled(np.random.default_rng(k))
+        indices.append(block.indices[:wanted])
+        values.append(block.values[:wanted])
+        wanted -= len(values[-1])
+        if not wanted:
+            break
+    return np.concatenate(indices), np.concatenate(values)

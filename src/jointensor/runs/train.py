@@ -1,0 +1,184 @@
+"""The training stage of a run: one fit with what is fitted to its residuals, or a search."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jointensor.data.split import Split, split
+from jointensor.distributed.process_group import ProcessGroup
+from jointensor.kernels import pick_engine
+from jointensor.metrics import measure
+from jointensor.models.multilinear import without_memory
+from jointensor.predictors import Baseline
+from jointensor.predictors.ensemble import Ensemble
+from jointensor.predictors.joint import Predictor
+from jointensor.runs.config import Listener, RunConfig
+from jointensor.runs.dataset import Dataset, InMemory, linear_blocks, make_model
+from jointensor.runs.folder import CHECKPOINTS
+from jointensor.runs.residuals import RESIDUAL_FOLDS, stack_on_residuals
+from jointensor.runs.result import Trained
+from jointensor.search.search import search
+from jointensor.training.fit import Fit, fit, pick_device
+from jointensor.training.journal import Journals
+from jointensor.training.recipe import make_recipe
+from jointensor.training.schedule import schedule_of
+
+SEARCH_BUDGET = 600.0
+"""Seconds for a search where none are given."""
+
+SEARCH_STORE = "search"
+"""Folder of the fits that a search has finished, among the checkpoints."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What every part of a run needs: its options, its callbacks, its processes, when it began, its checkpoints."""
+
+    path: Path
+    config: RunConfig
+    listener: Listener
+    processes: ProcessGroup
+    journals: Journals
+    begin: float
+    """By the monotonic clock; earlier parts of a resumed run are counted in."""
+
+    def options(self) -> dict[str, Any]:
+        """Options of the next fit."""
+        config = self.config
+        return {
+            "seed": config.seed,
+            "device": config.device,
+            "budget": config.left(self.begin),
+            "engine": config.engine,
+            "journal": self.journals.next(),
+        }
+
+    def note(self, *notes: str) -> None:
+        """Tell the user."""
+        for note in notes:
+            self.listener.on_note(note)
+
+
+def train_fit(run: Context, dataset: Dataset, baselines: dict[str, Baseline]) -> Trained:
+    """Fit one model; then residual models and the fit to all entries, where they were asked for."""
+    config = run.config
+    recipe = make_recipe(config.recipe, **config.recipe_changes)
+    model = make_model(config, recipe, dataset.modes)
+    run.note(repr(model))
+    callbacks = {"on_epoch": run.listener.on_epoch, "on_note": run.listener.on_note}
+    fitted = dataset.fit(model, recipe, baselines["bias"], **run.options(), **callbacks)  # type: ignore[arg-type]
+    run.note(*fitted.notes)
+    judged, notes, fits = _with_residual_models(run, dataset, fitted)
+    again = config.refit and fitted.returned == "joint" and isinstance(judged, Predictor) and not run.journals.stopped
+    refitted = _fit_all_entries(run, dataset, fitted) if again else None
+    kept: Predictor | Ensemble = judged if refitted is None else refitted.predictor
+    return Trained(
+        judged=judged,
+        kept=kept,
+        returned={"model": fitted.returned, "refit": refitted is not None},
+        outcome=fitted.outcome,
+        linear=fitted.model.linear,
+        engine=fitted.engine,
+        parameters=fitted.model.n_parameters(),
+        fits=fits + again,
+        epochs=len(fitted.history),
+        restarts=fitted.restarts,
+        attempts=fitted.attempts,
+        failed=fitted.failed,
+        nonlinear_dead=fitted.nonlinear_dead,
+        first=fitted.first,
+        ridge=fitted.ridge,
+        collapsed=fitted.collapsed,
+        history=fitted.history,
+        notes=[*fitted.notes, *notes],
+        joint=None if fitted.returned == "joint" else replace(fitted.predictor, returned="joint"),
+        interrupted=run.journals.stopped,
+        resumed_epochs=run.journals.resumed_epochs,
+    )
+
+
+def train_search(run: Context, dataset: InMemory) -> Trained:
+    """Choose, fit and mix models by cross-validation over training and validation entries.
+
+    Of several processes each has all entries and makes some of the fits; the first one plans.
+    """
+    config, processes = run.config, run.processes
+    entries = dataset.parts.train
+    budget = SEARCH_BUDGET if config.budget is None else config.budget
+    kind, _, names = config.split.partition(":")
+    found = search(
+        entries,
+        seed=config.seed,
+        budget=max(budget - (time.monotonic() - run.begin), 1.0),
+        device=str(processes.device) if processes.shared else config.device,
+        engine=config.engine,
+        groups=tuple(entries.mode(name.strip()) for name in names.split(",")) if kind == "group" else (),
+        store=run.path / CHECKPOINTS / SEARCH_STORE if processes.first else None,
+        on_note=run.listener.on_note,
+        processes=processes,
+    )
+    held_out = np.isfinite(found.predicted)
+    figures = measure(found.predicted[held_out], entries.values[held_out]).to_dict()
+    nothing = {"n": 0, "rmse": None, "mae": None, "rfe": None}
+    shared = [f"whole fits were shared out to {processes.size} processes; each has all entries"]
+    return Trained(
+        judged=found.predictor,
+        kept=found.predictor,
+        returned={"model": "auto", "refit": True},
+        outcome=found.outcome,
+        linear=found.chosen,
+        engine=pick_engine(config.engine, pick_device(config.device).type).name,
+        parameters=found.predictor.n_parameters(),
+        fits=sum(row["folds"] for row in found.trials),
+        notes=[*(shared if processes.shared else []), found.reason],
+        out_of_fold=figures | {"warm": figures, "cold": nothing},
+        search={"trials": found.trials, "simplest": found.simplest, "reason": found.reason, **found.figures},
+        calibrated=True,
+        interrupted=found.outcome == "interrupted",
+    )
+
+
+def _with_residual_models(run: Context, dataset: Dataset, fitted: Fit) -> tuple[Predictor | Ensemble, list[str], int]:
+    """The fitted model with residual models stacked on it, what they reduced, and how many fits that took."""
+    blocks = residual_blocks(run.config, fitted, dataset)
+    if not blocks or fitted.returned != "joint" or run.journals.stopped:
+        return fitted.predictor, [], 1
+    assert isinstance(dataset, InMemory)  # check_on_disk refuses these blocks
+    run.note(f"fitting {RESIDUAL_FOLDS} more times, for residuals of held-out entries")
+
+    def fit_again(parts: Split) -> Fit:
+        model = make_model(run.config, fitted.recipe, dataset.modes)
+        return fit(model, parts, fitted.recipe, **run.options())
+
+    stacked, gains = stack_on_residuals(fitted, dataset.parts, blocks, fit_again, run.config.seed)
+    notes = [f"{name} reduced the held-out squared error by {gain:.1%}" for name, gain in gains]
+    run.note(*notes)
+    return stacked, notes, 1 + RESIDUAL_FOLDS
+
+
+def residual_blocks(config: RunConfig, fitted: Fit, dataset: Dataset) -> Sequence[str]:
+    """Blocks of ``--linear`` that are fitted to residuals, modes by position."""
+    if config.linear is None:
+        return []
+    spelled = linear_blocks(config, fitted.recipe, dataset.modes, whole=True)
+    return without_memory(spelled, tables=fitted.recipe.linear_solver != "gibbs")[1]
+
+
+def _fit_all_entries(run: Context, dataset: Dataset, fitted: Fit) -> Fit | None:
+    """Train once more on all entries, for as long as the evaluated model took; ``None`` where that failed."""
+    assert isinstance(dataset, InMemory)  # check_on_disk refuses --refit
+    run.note("training once more on all entries")
+    everything = split(dataset.reading.tensor, test=0.0, valid=0.0, seed=run.config.split_seed)
+    model = make_model(run.config, fitted.recipe, dataset.modes)
+    again = fit(model, everything, schedule_of(fitted), on_epoch=run.listener.on_epoch, **run.options())
+    if (again.failed and not fitted.failed) or run.journals.stopped:
+        why = "was stopped" if run.journals.stopped else f"failed ({again.outcome})"
+        run.note(f"training on all entries {why}; the evaluated model is kept")
+        return None
+    return again
