@@ -11,7 +11,7 @@ from jointensor.data.generate import Plan, generate
 from jointensor.data.generate_large import write_large
 from jointensor.errors import ConfigError
 from jointensor.models.joint import JointModel
-from jointensor.runs.memory_plan import LEAST_BATCH, MemoryPlan, fits_in_memory, parse_memory, peak_memory
+from jointensor.runs.memory_plan import MIN_BATCH, MemoryPlan, fits_in_memory, parse_memory, peak_memory
 from tests.interfaces.conftest import QUICK
 
 MODES = ("--modes", "user,movie,day", "--value", "value")
@@ -118,7 +118,7 @@ def test_memory_is_shared_out_and_a_model_that_leaves_none_is_refused():
     small, large = JointModel((100, 80, 60), (4, 16)), JointModel((2_000_000, 1000, 1000), (4, 16))
     rooms = [MemoryPlan.of(memory, small) for memory in (10**9, 4 * 10**9)]
     assert rooms[0].rows < rooms[1].rows
-    assert rooms[0].batch >= LEAST_BATCH
+    assert rooms[0].batch >= MIN_BATCH
     with pytest.raises(ConfigError, match="too little for 2,002,000 labels and 40,"):
         MemoryPlan.of(2 * 10**9, large)
 

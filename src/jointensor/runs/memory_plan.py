@@ -1,4 +1,4 @@
-"""What a fit may hold in memory at a time, so that all of it stays below ``--memory``."""
+"""How ``--memory`` is divided among shards, systems of the exact solver, batches and parameters."""
 
 from __future__ import annotations
 
@@ -13,37 +13,38 @@ from jointensor.models.joint import JointModel
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
-LEAST = 10**9
+MIN_MEMORY = 10**9
 """Bytes below which nothing is promised: Python, PyTorch and the compiled loops take half of it."""
 
-LIBRARIES = 600 * 10**6
-"""Bytes of these, of validation entries, and of what else does not grow with the data."""
+LIBRARY_BYTES = 600 * 10**6
+"""Bytes of the libraries, of the validation entries, and of everything else that does not grow with the data."""
 
-ROW_BYTES = 60
-"""Bytes per entry of a shard and mode: two shards at a time, sorted and shuffled copies, what is left of the values."""
+SHARD_BYTES_PER_INDEX = 60
+"""Bytes per entry and mode of a shard: two shards at a time, sorted and shuffled copies, residuals."""
 
-MOST_ROWS, LEAST_ROWS = 1 << 22, 1 << 15
-"""Bounds of a shard's entries."""
+MAX_SHARD_ENTRIES, MIN_SHARD_ENTRIES = 1 << 22, 1 << 15
+"""Bounds of the entries of a shard."""
 
-COPIES = 14
-"""Copies of the parameters: gradients, Adam's means, best and earlier states, tables in the compiled loops."""
+PARAMETER_COPIES = 14
+"""Copies of the parameters: gradients, Adam's moments, best and earlier states, tables in the compiled loops."""
 
-LABEL = 400
-"""Bytes per label: its text, how many entries it has, and its bias for every shrinkage that is tried."""
+BYTES_PER_LABEL = 400
+"""Bytes per label: its text, its number of entries, and its bias for every shrinkage that is tried."""
 
-ACTIVATION = 24
-"""Bytes per number that a layer gives out, while it is trained."""
+BYTES_PER_ACTIVATION = 24
+"""Bytes per output of a layer, while it is trained."""
 
-LEAST_BATCH = 256
+MIN_BATCH = 256
+"""Entries of a step below which steps cost more than their entries."""
 
-IN_MEMORY = 200, 130
+IN_MEMORY_BYTES_PER_ENTRY, IN_MEMORY_BYTES_PER_INDEX = 200, 130
 """Bytes per entry, and per entry and mode, of a fit in memory: sorted copies, the split, tables of the baselines, steps
 of the network. Measured, and rounded up."""
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """How memory is shared out."""
+    """How the memory of a run from disk is divided."""
 
     rows: int
     """Entries of a shard."""
@@ -56,27 +57,29 @@ class MemoryPlan:
 
     @classmethod
     def of(cls, memory: int, model: JointModel) -> MemoryPlan:
-        """Room for a model; a :class:`ConfigError` where there is none."""
-        parameters = COPIES * sum(one.numel() * one.element_size() for one in model.parameters())
-        parameters += LABEL * sum(model.shape)
-        n_modes, left = len(model.shape), memory - LIBRARIES - parameters
-        least = 2 * LEAST_ROWS * ROW_BYTES * n_modes
+        """The plan for a model; a :class:`ConfigError` where its parameters and labels alone take more."""
+        parameters = PARAMETER_COPIES * sum(one.numel() * one.element_size() for one in model.parameters())
+        parameters += BYTES_PER_LABEL * sum(model.shape)
+        n_modes, free = len(model.shape), memory - LIBRARY_BYTES - parameters
+        shards = 2 * MIN_SHARD_ENTRIES * SHARD_BYTES_PER_INDEX * n_modes
         _refuse(
             memory,
-            LIBRARIES + parameters + least,
+            LIBRARY_BYTES + parameters + shards,
             f"{sum(model.shape):,} labels and {model.n_parameters():,} parameters",
         )
         return cls(
-            rows=max(LEAST_ROWS, min(MOST_ROWS, left // 2 // (ROW_BYTES * n_modes))),
-            systems=left // 4,
+            rows=max(MIN_SHARD_ENTRIES, min(MAX_SHARD_ENTRIES, free // 2 // (SHARD_BYTES_PER_INDEX * n_modes))),
+            systems=free // 4,
             permutation=memory // 4,
-            batch=max(LEAST_BATCH, left // 4 // (ACTIVATION * _numbers(model))),
+            batch=max(MIN_BATCH, free // 4 // (BYTES_PER_ACTIVATION * _outputs_per_entry(model))),
         )
 
 
 def check_labels(memory: int, shape: Sequence[int], width: int) -> None:
-    """Refuse more labels than there is room for, before anything is made for them; ``width``: numbers of each."""
-    _refuse(memory, LIBRARIES + sum(shape) * (LABEL + 4 * COPIES * width), f"{sum(shape):,} labels")
+    """Refuse more labels than memory holds, before tables are made for them; ``width``: parameters of a label."""
+    _refuse(
+        memory, LIBRARY_BYTES + sum(shape) * (BYTES_PER_LABEL + 4 * PARAMETER_COPIES * width), f"{sum(shape):,} labels"
+    )
 
 
 def _refuse(memory: int, needed: int, what: str) -> None:
@@ -87,8 +90,8 @@ def _refuse(memory: int, needed: int, what: str) -> None:
         )
 
 
-def _numbers(model: JointModel) -> int:
-    """About how many numbers the layers give out for one entry."""
+def _outputs_per_entry(model: JointModel) -> int:
+    """About how many numbers the layers put out for one entry."""
     n_modes, (rank, width) = len(model.shape), model.rank
     total = n_modes * (width + rank) + 4
     for layer in model.modules():
@@ -106,23 +109,23 @@ def parse_memory(text: str) -> int:
     if match is None or match[2] not in UNITS:
         raise ConfigError(f"--memory '{text}' is not an amount of memory such as 4GB, 1.5GiB or 2000MB")
     memory = int(float(match[1]) * UNITS[match[2]])
-    if memory < LEAST:
+    if memory < MIN_MEMORY:
         raise ConfigError(f"--memory {text}: the libraries alone take half a gigabyte; give 1GB or more")
     return memory
 
 
 def fits_in_memory(entries: int, n_modes: int, memory: int) -> bool:
     """Whether a fit may hold all its entries, with all that it keeps of them."""
-    return LIBRARIES + entries * (IN_MEMORY[0] + IN_MEMORY[1] * n_modes) <= memory
+    return LIBRARY_BYTES + entries * (IN_MEMORY_BYTES_PER_ENTRY + IN_MEMORY_BYTES_PER_INDEX * n_modes) <= memory
 
 
 def memory_record(allowed: int) -> dict[str, int | None]:
-    """What ``metrics.json`` says of the memory of this process so far."""
+    """Bytes that were allowed, and the most that this process has taken so far."""
     return {"allowed": allowed, "peak": peak_memory()}
 
 
 def peak_memory() -> int | None:
-    """Most bytes that this process ever had in memory; ``None`` where the system does not say."""
+    """The largest resident memory of this process so far, in bytes; ``None`` where the system does not tell."""
     try:
         lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     except OSError:
