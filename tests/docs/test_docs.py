@@ -11,7 +11,7 @@ import pytest
 from tests.docs.pages import DOCS, PAGES, ROOT, Tolerance, blocks_of, commands_of, difference, name_of
 from tests.docs.warm import Warm
 
-# Pages are tried on less: that commands run and print what they should is the question here, not how good a fit is.
+# Pages are run on less data: the test is whether commands run and print what is shown, not how good a fit is.
 SHORTER = {
     "README.md": [
         ("make_epidemic(seed=0).observed.", "make_epidemic(seed=0).observed.take(range(0, 32449, 20))."),
@@ -21,7 +21,7 @@ SHORTER = {
     "docs/auto.md": [("--rank auto --budget 10", "--rank auto --budget 2")],
 }
 FIGURES = ("docs/results", "docs/benchmarks.md")
-"""Pages whose commands take hours: that they are commands is all that is checked."""
+"""Pages whose commands take hours: only the options of their commands are checked."""
 WRITTEN = [page for page in PAGES if not name_of(page).startswith(FIGURES)]
 
 
@@ -70,7 +70,7 @@ def test_examples_run(script, tmp_path, warm):
 
 
 def test_the_warm_process_tells_when_something_fails(warm, tmp_path):
-    (tmp_path / "wrong.py").write_text("import warnings\nwarnings.warn('looked at by nobody')\n")
+    (tmp_path / "wrong.py").write_text("import warnings\nwarnings.warn('unhandled')\n", encoding="utf-8")
     assert warm.run(["python", "wrong.py"], tmp_path).returncode == 1
     done = warm.run(["jointensor", "fit", "nothing.csv"], tmp_path)
     assert done.returncode == 2

@@ -1,7 +1,7 @@
-"""A process that has everything loaded and forks once per command: a page's commands start in no time.
+"""A process that has everything loaded and forks once per command, so that the commands of a page start at once.
 
 ``python -m tests.docs.warm SOCKET`` serves; :class:`Warm` starts it and puts a ``jointensor`` and a ``python`` into a
-folder, which hand their work to it. Loading PyTorch for every command of every page would take minutes.
+folder, which send their arguments to it. Loading PyTorch for every command of every page would take minutes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOADED = (
     "jointensor.kernels.numba_rows", "jointensor.testing", "matplotlib.pyplot",
     "torch._dynamo",  # what PyTorch loads with the first optimiser, for more than a second
 )  # fmt: skip
-"""What is loaded before anything is asked for. Nothing is computed: threads would not survive a fork."""
+"""Modules that are loaded before the first command. Nothing is computed: threads would not survive a fork."""
 
 CLIENT = """#!{python} -IS
 import json, os, socket, sys
@@ -50,15 +50,22 @@ class Warm:
         bin_.mkdir()
         for name in ("jointensor", "python"):
             script = bin_ / name
-            script.write_text(CLIENT.format(python=sys.executable, path=str(path), name=name))
+            script.write_text(CLIENT.format(python=sys.executable, path=str(path), name=name), encoding="utf-8")
             script.chmod(0o755)
-        own = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "MPLBACKEND": "agg", "NO_COLOR": "1"}
+        own = {
+            "OMP_NUM_THREADS": "1",
+            "CUDA_VISIBLE_DEVICES": "",
+            "MPLBACKEND": "agg",
+            "NO_COLOR": "1",
+            "COLUMNS": "80",
+        }
+        own |= {"PYTHONUTF8": "1", "TZ": "UTC"}
         rest = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         self.environment = {**os.environ, **own, "PATH": f"{bin_}:{rest}"}
         command = [sys.executable, "-m", "tests.docs.warm", str(path)]
         root = Path(__file__).resolve().parents[2]
         self.server = subprocess.Popen(
-            command, cwd=root, env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            command, cwd=root, env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8"
         )
         assert self.server.stdout is not None
         assert self.server.stdout.readline() == "ready\n"
@@ -66,8 +73,8 @@ class Warm:
     def run(self, command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
         """What a command prints, on stdout and stderr together, as on a screen."""
         return subprocess.run(
-            command, cwd=folder, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            check=False,
+            command, cwd=folder, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            encoding="utf-8", check=False,
         )  # fmt: skip
 
     def close(self) -> None:

@@ -133,7 +133,7 @@ def strict(path: Path) -> Any:
     def refuse(name: str) -> None:
         raise AssertionError(f"{path.name} holds {name}")
 
-    return json.loads(path.read_text(), parse_constant=refuse)
+    return json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
 
 
 def _metrics(
