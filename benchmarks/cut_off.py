@@ -66,7 +66,7 @@ def run(path, models):
     begin = time.perf_counter()
     left, modes = known.values - said, range(known.n_modes)
     memory = fit_residual_stack(known, left, folds, tables=False, along=(), beside=modes)
-    told = sum((part.predict(asked.indices) for part in memory.parts), np.zeros(len(asked)))
+    told = sum((part.predict(asked.indices) for part in memory.models), np.zeros(len(asked)))
     show(path.stem, "+".join(["trees", *memory.names]), answer + told, asked, begin)
     for text in models:
         begin, spec = time.perf_counter(), parse_model(text)

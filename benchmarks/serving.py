@@ -36,7 +36,7 @@ def make_run(path, seed=0):
     from jointensor.data.frames import TableSpec
     from jointensor.data.modes import Mode
     from jointensor.models.joint import JointModel
-    from jointensor.predictors.joint import Predictor
+    from jointensor.predictors.joint import JointPredictor
     from jointensor.predictors.tables import Table, Tables
     from jointensor.runs.folder import CONFIG, finish_run, write_model
 
@@ -48,7 +48,7 @@ def make_run(path, seed=0):
     modes = tuple(Mode(name, size, tuple(labels(name, size))) for name, size in zip(NAMES, SHAPE, strict=True))
     path.mkdir()
     write_json(path / CONFIG, {})
-    predictor = Predictor(model, Tables(0.0, tuple(tables), (10.0,) * len(SHAPE)))
+    predictor = JointPredictor(model, Tables(0.0, tuple(tables), (10.0,) * len(SHAPE)))
     files = write_model(path, predictor, modes, TableSpec.of(NAMES, "value"), [])
     finish_run(path, {"files": files})
 

@@ -22,7 +22,7 @@ from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError, DataError, MissingPackageError
 from jointensor.models.joint import JointModel, check_rank
 from jointensor.predictors.ensemble import Ensemble
-from jointensor.predictors.joint import Predictor
+from jointensor.predictors.joint import JointPredictor
 from jointensor.predictors.update import add_entries
 from jointensor.runs.scoring import calibrate_on
 from jointensor.runs.train import SEARCH_BUDGET
@@ -178,7 +178,7 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
             budget=math.inf if self.budget is None else self.budget,
         )
         held = parts.test if len(parts.test) else parts.valid
-        self.predictor_: Predictor | Ensemble = replace(
+        self.predictor_: JointPredictor | Ensemble = replace(
             self.fit_.predictor,
             calibration=calibrate_on(self.fit_.predictor, (held.indices, held.values), parts.train.shape),
         )

@@ -542,10 +542,11 @@ def _change_entry(rng: random.Random, head: dict[str, Any], name: str, size: int
 
 def weight_files() -> list[bytes]:
     """Everything that predicts, small, as files."""
+    from jointensor.predictors.biases import fit_bias
     from jointensor.predictors.dependencies import decided_values
     from jointensor.predictors.ensemble import Ensemble, Member
     from jointensor.predictors.storage import save_predictor
-    from jointensor.predictors.tables import fit_bias, fit_tables
+    from jointensor.predictors.tables import fit_tables
     from jointensor.predictors.trees import fit_trees
     from tests.predictors.test_ensemble import NONE, TENSOR, calibration_of, local_of, predictor_of
 

@@ -270,7 +270,7 @@ def test_blocks_that_memorise_are_given_by_name(cli, source, tmp_path):
         assert code == 0, err
         said[name] = load_run(out).predictor.predict(cells)
     run = load_run(tmp_path / "with")
-    assert [part.mode for part in run.predictor.memory if isinstance(part, Kriging)] == [2]
+    assert [part.mode for part in run.predictor.residual_models if isinstance(part, Kriging)] == [2]
     assert any("local:day reduced the held-out squared error by" in note for note in run.metrics["notes"])
     errors = {name: np.sqrt(np.mean((one - DENSE[tuple(cells.T)]) ** 2)) for name, one in said.items()}
     assert errors["with"] < 0.8 * errors["without"]
@@ -355,5 +355,5 @@ def test_a_network_may_have_a_memory(cli, source, tmp_path):
     assert code == 0, err
     run = load_run(out)
     assert run.metrics["returned"]["model"] == "joint"
-    assert [type(part) for part in run.predictor.memory] == [Kriging]
+    assert [type(part) for part in run.predictor.residual_models] == [Kriging]
     assert run.predictor.calibration is not None

@@ -20,7 +20,7 @@ from jointensor.data.modes import UNSEEN
 from jointensor.data.split import split
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError, DataError, MissingPackageError
-from jointensor.predictors.tables import fit_bias
+from jointensor.predictors.biases import fit_bias
 
 QUICK = Recipe(warm_epochs=2, rounds=2, refine_epochs=5, restarts=0)
 LONGER = Recipe(

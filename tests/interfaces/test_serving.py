@@ -20,10 +20,10 @@ from jointensor.data.formats.files import read_queries, write_table
 from jointensor.data.frames import TableSpec
 from jointensor.data.modes import Mode
 from jointensor.errors import DataError, RunError
+from jointensor.predictors.biases import fit_bias
 from jointensor.predictors.conformal import HeldOut, calibrate
-from jointensor.predictors.joint import Predictor
+from jointensor.predictors.joint import JointPredictor
 from jointensor.predictors.serving import BATCH, NEAR, Serving
-from jointensor.predictors.tables import fit_bias
 from jointensor.runs import predict as predicting
 from jointensor.runs.folder import Run
 from jointensor.runs.predict import predict_file
@@ -46,7 +46,7 @@ def make_run(modes, spec, rank=(2, 3), seed=0):
         HeldOut(cells, rng.random(len(cells)), rng.standard_normal(len(cells)), np.zeros(len(cells), bool)),
         tuple(shape),
     )
-    predictor = Predictor(model, fit_bias(seen, seen.take(np.arange(0))), calibration=scale)
+    predictor = JointPredictor(model, fit_bias(seen, seen.take(np.arange(0))), calibration=scale)
     return Run(Path(), predictor, modes, spec, {}, {})
 
 

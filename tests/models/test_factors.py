@@ -13,7 +13,7 @@ from jointensor.errors import RunError
 from jointensor.models.factors import Factors, multiply_modes
 from jointensor.models.joint import JointModel
 from jointensor.predictors import fit_bias
-from jointensor.predictors.joint import Predictor
+from jointensor.predictors.joint import JointPredictor
 from jointensor.predictors.storage import load_predictor, save_predictor
 
 SIZES = (5, 3, 4)
@@ -108,7 +108,7 @@ def stored(tmp_path):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_()
-    predictor = Predictor(model, fit_bias(tensor, tensor.take(np.arange(0))))
+    predictor = JointPredictor(model, fit_bias(tensor, tensor.take(np.arange(0))))
     save_predictor(predictor, tmp_path / "new.safetensors")
     with safe_open(tmp_path / "new.safetensors", framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping

@@ -11,7 +11,7 @@ from jointensor.errors import ConfigError, RunError
 from jointensor.models.joint import JointModel
 from jointensor.models.nonlinear import Mlp, make_nonlinear
 from jointensor.models.nonlinear.base import check_values
-from jointensor.predictors.joint import Predictor
+from jointensor.predictors.joint import JointPredictor
 from jointensor.predictors.storage import load_predictor, save_predictor
 from jointensor.predictors.tables import Table, Tables
 from jointensor.testing import check_joint_model, check_nonlinear
@@ -144,7 +144,7 @@ def test_an_f_of_an_installed_package_is_found_by_name_saved_and_loaded(registry
     assert model.nonlinear.part.frequency == 2.5
     cells = np.argwhere(np.ones((3, 5)))
     seen = tuple(Table((n,), (size,), np.arange(size), np.zeros(size + 1)) for n, size in enumerate((3, 5)))
-    predictor = Predictor(model, Tables(0.0, seen, ()))
+    predictor = JointPredictor(model, Tables(0.0, seen, ()))
     save_predictor(predictor, tmp_path / "weights")
     registry._classes.pop("waves")  # as in a new process, where nobody has asked for it yet
     again = load_predictor(tmp_path / "weights")
@@ -157,7 +157,9 @@ def test_an_f_of_an_installed_package_is_found_by_name_saved_and_loaded(registry
 def test_a_saved_model_whose_package_is_gone_says_so(tmp_path, registry):
     registry.register("here")(own.Fine)
     seen = tuple(Table((n,), (size,), np.arange(size), np.zeros(size + 1)) for n, size in enumerate((3, 5)))
-    save_predictor(Predictor(JointModel((3, 5), (0, 4), nonlinear="here"), Tables(0.0, seen, ())), tmp_path / "weights")
+    save_predictor(
+        JointPredictor(JointModel((3, 5), (0, 4), nonlinear="here"), Tables(0.0, seen, ())), tmp_path / "weights"
+    )
     registry._classes.pop("here")
     with pytest.raises(RunError, match="there is no nonlinear part 'here'"):
         load_predictor(tmp_path / "weights")

@@ -1,4 +1,4 @@
-"""Several models as one, by hand; and everything that predicts, on disk and back again."""
+"""Ensembles against the weighted mean by hand."""
 
 import json
 from dataclasses import replace
@@ -6,20 +6,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 
 from jointensor.data.modes import Mode
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError, RunError
 from jointensor.models.joint import JointModel
 from jointensor.predictors import ensemble as module
+from jointensor.predictors.biases import fit_bias
 from jointensor.predictors.conformal import HeldOut, calibrate
 from jointensor.predictors.ensemble import Ensemble, Member
-from jointensor.predictors.joint import Predictor
+from jointensor.predictors.joint import JointPredictor
 from jointensor.predictors.kriging import Kriging
-from jointensor.predictors.storage import load_predictor, save_predictor
-from jointensor.predictors.tables import Mean, Tables, fit_bias, fit_tables
+from jointensor.predictors.tables import Mean, fit_tables
 
 SHAPE = (7, 6, 9)
 SPEC = "mean+bias+cp:2+fm:2+implicit:0/1+tables:0/2"
@@ -56,7 +54,7 @@ def predictor_of(seed=0, calibration=None, spec=SPEC, rank=(0, 3)):
         g.draws.keep("cp", [{"factors.stacked": like(stacked)} for _ in range(3)], noise=0.3)
     if "fm" in g.blocks:
         g.draws.keep("fm", [{"whole": like(g.blocks["fm"].factors.stacked)} for _ in range(3)], noise=0.3)
-    return Predictor(model, fit_bias(TENSOR, NONE), calibration=calibration)
+    return JointPredictor(model, fit_bias(TENSOR, NONE), calibration=calibration)
 
 
 def calibration_of(seed=0, noisy=True):
@@ -84,11 +82,11 @@ def ensemble_of():
     return Ensemble(members, memory, fit_bias(TENSOR, NONE), -0.3, 2.5, calibration_of())
 
 
-def test_an_ensemble_is_the_weighted_mean_of_its_members_with_what_its_memory_adds():
+def test_an_ensemble_is_the_weighted_mean_of_its_members_plus_its_residual_models():
     made = ensemble_of()
-    one, two = (member.predict(EVERY) for member in made.members[0].parts)
-    mixed = 0.5 * (one.astype(np.float64) + two) / 2 + 0.3 * made.members[1].parts[0].predict(EVERY) + 0.2 * 0.7
-    whole = mixed + made.memory[0].predict(EVERY) + made.memory[1].predict(EVERY)
+    one, two = (member.predict(EVERY) for member in made.members[0].fits)
+    mixed = 0.5 * (one.astype(np.float64) + two) / 2 + 0.3 * made.members[1].fits[0].predict(EVERY) + 0.2 * 0.7
+    whole = mixed + made.residual_models[0].predict(EVERY) + made.residual_models[1].predict(EVERY)
     np.testing.assert_allclose(made.predict(EVERY), np.clip(whole, -0.3, 2.5), rtol=1e-5, atol=1e-5)
     assert made.predict(EVERY).dtype == np.float32
     assert (whole < -0.3).any()
@@ -134,173 +132,26 @@ def test_without_calibration_there_are_no_intervals():
 
 def test_what_an_ensemble_is_made_of_is_counted_and_named():
     made = ensemble_of()
-    models = [part.model for part in made.members[0].parts]
-    parts = [*models, made.members[1].parts[0], made.members[2].parts[0], *made.memory]
+    models = [part.model for part in made.members[0].fits]
+    parts = [*models, made.members[1].fits[0], made.members[2].fits[0], *made.residual_models]
     assert made.n_parameters() == sum(part.n_parameters() for part in parts)
     assert made.model is models[0]
     assert made.shape == SHAPE
     assert replace(made, members=made.members[1:]).model is None
 
 
-def kept(thing, path):
-    save_predictor(thing, path)
-    return load_predictor(path)
-
-
-EVERYTHING = {
-    "joint": predictor_of,
-    "joint with intervals": lambda: predictor_of(calibration=calibration_of()),
-    "joint with intervals of one size": lambda: predictor_of(calibration=calibration_of(noisy=False)),
-    "biases in its place": lambda: replace(predictor_of(), returned="bias"),
-    "multilinear only": lambda: predictor_of(rank=(0, 0)),
-    "pairs": lambda: predictor_of(spec="pairs:2", rank=(0, 0)),
-    "tables": lambda: fit_tables(TENSOR, TENSOR),
-    "biases": lambda: fit_bias(TENSOR, NONE),
-    "mean": lambda: Mean(0.25),
-    "ensemble": ensemble_of,
-    "ensemble without more": lambda: Ensemble(
-        (Member("mean", 1.0, (Mean(0.5),)),), (), fit_bias(TENSOR, NONE), -1.0, 1.0
-    ),
-}
-
-
-@pytest.mark.parametrize("name", EVERYTHING)
-def test_what_was_stored_answers_as_it_did(tmp_path, name):
-    thing = EVERYTHING[name]()
-    loaded = kept(thing, tmp_path / "w.safetensors")
-    assert type(loaded) is type(thing)
-    assert np.array_equal(loaded.predict(EVERY), thing.predict(EVERY))
-    if getattr(thing, "calibration", None) is not None:
-        for level in (0.5, 0.9):
-            assert np.array_equal(loaded.interval(EVERY, level), thing.interval(EVERY, level))
-    if isinstance(thing, Predictor | Ensemble):
-        assert np.array_equal(loaded.unseen(EVERY), thing.unseen(EVERY))
-        assert (loaded.returned, loaded.shape) == (thing.returned, thing.shape)
-
-
-@pytest.mark.parametrize("name", EVERYTHING)
-def test_the_same_thing_gives_the_same_bytes_even_after_it_was_loaded(tmp_path, name):
-    thing = EVERYTHING[name]()
-    loaded = kept(thing, tmp_path / "first")
-    save_predictor(thing, tmp_path / "second")
-    save_predictor(loaded, tmp_path / "third")
-    assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
-    if not isinstance(thing, Predictor):  # of its biases the shrinkage is not stored
-        assert (tmp_path / "first").read_bytes() == (tmp_path / "third").read_bytes()
-
-
-def test_parts_of_an_ensemble_come_back_as_they_were(tmp_path):
-    made = ensemble_of()
-    loaded = kept(made, tmp_path / "w")
-    assert [(member.name, member.weight) for member in loaded.members] == [
+def test_an_explanation_names_members_weights_and_residual_models():
+    told = json.loads(json.dumps(ensemble_of().explain()))
+    assert told["kind"] == "ensemble"
+    assert [(member["name"], member["weight"]) for member in told["members"]] == [
         ("joint", 0.5),
         ("tables", 0.3),
         ("mean", 0.2),
     ]
-    assert [type(part) for member in loaded.members for part in member.parts] == [Predictor, Predictor, Tables, Mean]
-    assert [type(one) for one in loaded.memory] == [Kriging, Tables]
-    assert (loaded.low, loaded.high) == (-0.3, 2.5)
-    for one, other in zip(loaded.memory, made.memory, strict=True):
-        assert np.array_equal(one.predict(EVERY), other.predict(EVERY))
-    assert loaded.memory[0].left_out(TENSOR.indices).tolist() == made.memory[0].left_out(TENSOR.indices).tolist()
-    assert loaded.n_parameters() == made.n_parameters()
-
-
-def test_a_part_that_is_used_twice_is_stored(tmp_path):
-    """The biases that know which labels were seen may be a member as well, and models may share them."""
-    bias, joint = fit_bias(TENSOR, NONE), predictor_of()
-    other = replace(predictor_of(3), fallback=joint.fallback)
-    made = Ensemble((Member("bias", 0.5, (bias,)), Member("joint", 0.5, (joint, other))), (), bias, -2.0, 2.0)
-    assert np.array_equal(kept(made, tmp_path / "w").predict(EVERY), made.predict(EVERY))
-
-
-def contents(path):
-    with safe_open(path, framework="pt") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118 - no mapping
-
-
-def test_files_of_the_earlier_format_still_load(tmp_path):
-    """The configuration lay under another name, did not say of what kind it is, and there were no draws."""
-    thing = predictor_of(spec="mean+bias+cp:2")
-    thing.model.multilinear.draws.forget()
-    save_predictor(thing, tmp_path / "new")
-    numbers, metadata = contents(tmp_path / "new")
-    config = json.loads(metadata["model"])
-    old = {name: value for name, value in config.items() if name in ("shape", "rank", "linear", "nonlinear", "link")}
-    assert len(old) == 5
-    numbers = {name: value for name, value in numbers.items() if "draws" not in name}
-    save_file(numbers, tmp_path / "old", metadata={"model": json.dumps(old)})
-    loaded = load_predictor(tmp_path / "old")
-    assert np.array_equal(loaded.predict(EVERY), thing.predict(EVERY))
-    assert loaded.calibration is None
-    assert float(loaded.model.multilinear.draws.noise) == 0.0
-
-
-@pytest.mark.parametrize("make", [ensemble_of, predictor_of, lambda: fit_tables(TENSOR, NONE)])
-def test_files_that_were_cut_off_are_refused(tmp_path, make):
-    save_predictor(make(), tmp_path / "w")
-    data = (tmp_path / "w").read_bytes()
-    for length in (0, 1, 7, 8, 100, len(data) // 2, len(data) - 1):
-        (tmp_path / "cut").write_bytes(data[:length])
-        with pytest.raises(RunError, match="is damaged and cannot be loaded"):
-            load_predictor(tmp_path / "cut")
-
-
-def test_files_that_are_something_else_are_refused(tmp_path):
-    for data in (b"user,movie\n1,2\n", bytes(1000), b"\xff" * 1000):
-        (tmp_path / "w").write_bytes(data)
-        with pytest.raises(RunError, match="is damaged and cannot be loaded"):
-            load_predictor(tmp_path / "w")
-    with pytest.raises(RunError, match="nowhere"):
-        load_predictor(tmp_path / "nowhere")
-    save_file({"a": torch.zeros(2)}, tmp_path / "no metadata")
-    with pytest.raises(RunError, match="is damaged and cannot be loaded"):
-        load_predictor(tmp_path / "no metadata")
-
-
-@pytest.mark.parametrize("make", [ensemble_of, predictor_of, lambda: fit_tables(TENSOR, NONE)])
-def test_a_file_that_lacks_any_of_its_numbers_is_refused(tmp_path, make):
-    save_predictor(make(), tmp_path / "w")
-    numbers, metadata = contents(tmp_path / "w")
-    for name in numbers:
-        if "/" in name or name.endswith(("draws.noise", ".below", ".held")):  # any number of draws; earlier files
-            continue
-        less = {other: value for other, value in numbers.items() if other != name}
-        save_file(less, tmp_path / "less", metadata=metadata)
-        with pytest.raises(RunError):
-            load_predictor(tmp_path / "less")
-
-
-@pytest.mark.parametrize(
-    "text", ["", "{", "{}", "[]", "null", "3", '"words"', '{"kind": null}', '{"kind": "ensemble"}']
-)
-@pytest.mark.parametrize("key", ["parts", "model"])
-def test_a_description_that_makes_no_sense_is_refused(tmp_path, key, text):
-    save_predictor(ensemble_of(), tmp_path / "w")
-    numbers, _ = contents(tmp_path / "w")
-    save_file(numbers, tmp_path / "wrong", metadata={key: text})
-    with pytest.raises(RunError):
-        load_predictor(tmp_path / "wrong")
-
-
-@pytest.mark.parametrize("field", ["members", "memory", "fallback", "range", "calibration"])
-@pytest.mark.parametrize("value", [None, 3, "words", [], [1], {}])
-def test_a_description_with_one_wrong_field_is_refused_or_answers(tmp_path, field, value):
-    """Some of them are a smaller ensemble: without memory, or without intervals."""
-    save_predictor(ensemble_of(), tmp_path / "w")
-    numbers, metadata = contents(tmp_path / "w")
-    config = json.loads(metadata["parts"]) | {field: value}
-    save_file(numbers, tmp_path / "wrong", metadata={"parts": json.dumps(config)})
-    if (field, value) in [("calibration", None), ("memory", []), ("memory", {}), ("members", []), ("members", {})]:
-        assert np.isfinite(load_predictor(tmp_path / "wrong").predict(EVERY)).all()
-    else:
-        with pytest.raises(RunError):
-            load_predictor(tmp_path / "wrong")
-
-
-def test_a_kind_of_a_later_version_is_refused_by_its_name(tmp_path):
-    save_predictor(ensemble_of(), tmp_path / "w")
-    numbers, metadata = contents(tmp_path / "w")
-    save_file(numbers, tmp_path / "later", metadata={"parts": metadata["parts"].replace('"local"', '"oracle"')})
-    with pytest.raises(RunError, match="'oracle' is not a model of this version"):
-        load_predictor(tmp_path / "later")
+    assert [[fit["kind"] for fit in member["fits"]] for member in told["members"]] == [
+        ["joint", "joint"],
+        ["tables"],
+        ["mean"],
+    ]
+    assert [model["kind"] for model in told["residual_models"]] == ["kriging", "tables"]
+    assert told["dependency"] is None

@@ -7,7 +7,7 @@ import torch
 from jointensor.data.tensor import SparseTensor
 from jointensor.models.joint import JointModel
 from jointensor.predictors import fit_bias
-from jointensor.predictors.joint import CHUNK, Predictor
+from jointensor.predictors.joint import CHUNK, JointPredictor
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def predictor():
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator))
-    return Predictor(model, fit_bias(tensor, tensor.take(np.arange(0))))
+    return JointPredictor(model, fit_bias(tensor, tensor.take(np.arange(0))))
 
 
 def of_model(predictor, indices):

@@ -12,8 +12,9 @@ from jointensor.errors import RunError
 from jointensor.predictors import fit_bias
 from jointensor.predictors import knn as module
 from jointensor.predictors.ensemble import Ensemble, Member
-from jointensor.predictors.knn import CHOOSING, MOST, RIDGES, KnnResiduals, fit_knn
-from jointensor.predictors.residual_stack import WORTH, fit_residual_stack
+from jointensor.predictors.fibers import fiber_keys
+from jointensor.predictors.knn import MAX_NEIGHBOURS, RIDGE_GRID, SELECTION_RIDGE, KnnResiduals, fit_knn
+from jointensor.predictors.residual_stack import MIN_GAIN, fit_residual_stack
 from jointensor.predictors.storage import load_predictor, save_predictor
 
 SIZES = (30, 8, 25)
@@ -51,8 +52,8 @@ def by_hand(cells, residuals, mode, label, ridge):
     told = {}
     for other in {name for fiber in mine for name in fiber} - {label}:
         both = [(fiber[label], fiber[other]) for fiber in mine if other in fiber]
-        told[other] = sum(a * b for a, b in both) ** 2 / (sum(b * b for _, b in both) + CHOOSING)
-    chosen = sorted(told, key=lambda name: -told[name])[:MOST]
+        told[other] = sum(a * b for a, b in both) ** 2 / (sum(b * b for _, b in both) + SELECTION_RIDGE)
+    chosen = sorted(told, key=lambda name: -told[name])[:MAX_NEIGHBOURS]
     seen = np.array([[fiber.get(name, 0.0) for name in chosen] for fiber in mine])
     truth = np.array([fiber[label] for fiber in mine])
     return chosen, np.linalg.solve(seen.T @ seen + ridge * np.eye(len(chosen)), seen.T @ truth)
@@ -60,13 +61,13 @@ def by_hand(cells, residuals, mode, label, ridge):
 
 @pytest.mark.parametrize("mode", [0, 1, 2])
 def test_partners_and_weights_are_those_of_plain_sums(monkeypatch, mode):
-    monkeypatch.setattr(module, "RIDGES", (30.0,))
+    monkeypatch.setattr(module, "RIDGE_GRID", (30.0,))
     cells, residuals, others = entries_of(twins())
     part, _ = fit_knn(cells, residuals, folds_of(cells), mode, SIZES)
     known = {tuple(cell): value for cell, value in zip(cells.tolist(), residuals.tolist(), strict=True)}
     for label in range(0, SIZES[mode], 3):
         chosen, weights = by_hand(cells, residuals, mode, label, 30.0)
-        mine = part.partners[label]
+        mine = part.neighbours[label]
         assert set(mine[mine >= 0].tolist()) == set(chosen)
         expected = dict(zip(chosen, weights, strict=True))
         found = dict(zip(mine.tolist(), part.weights[label].tolist(), strict=True))
@@ -81,7 +82,7 @@ def test_twins_find_each_other_and_tell_of_new_entries():
     dense = twins(sizes=(30, 20, 25))
     cells, residuals, others = entries_of(dense)
     part, said = fit_knn(cells, residuals, folds_of(cells), 0, dense.shape)
-    assert np.array_equal(part.partners[:, 0], np.arange(30) ^ 1)
+    assert np.array_equal(part.neighbours[:, 0], np.arange(30) ^ 1)
     truth = dense[tuple(others.T)]
     # half of the entries have no twin; of the others, noise of the twin remains
     assert np.mean((truth - part.predict(others)) ** 2) < 0.68 * np.mean(truth**2)
@@ -95,7 +96,7 @@ def test_nothing_is_told_by_noise():
     cells, residuals, _ = entries_of(noise)
     for mode in range(3):
         _, said = fit_knn(cells, residuals, folds_of(cells), mode, noise.shape)
-        assert np.mean((residuals - said) ** 2) > (1 - WORTH) * np.mean(residuals**2)
+        assert np.mean((residuals - said) ** 2) > (1 - MIN_GAIN) * np.mean(residuals**2)
 
 
 def test_one_fiber_of_large_residuals_makes_no_partners():
@@ -120,7 +121,9 @@ def test_an_entry_says_nothing_of_itself(entry):
 
 
 @pytest.mark.parametrize(
-    ("changes", "mode"), [({"PAIRS": 10.0}, 0), ({"LABELS": 29}, 0)], ids=["fibers that are long", "many labels"]
+    ("changes", "mode"),
+    [({"MAX_PAIRS": 10.0}, 0), ({"MAX_LABELS": 29}, 0)],
+    ids=["fibers that are long", "many labels"],
 )
 def test_what_would_take_too_long_is_not_tried(monkeypatch, changes, mode):
     cells, residuals, _ = entries_of(twins())
@@ -163,13 +166,13 @@ def test_memory_keeps_partners_where_they_help():
     tensor, others = tensor_of(dense)
     memory = fit_residual_stack(tensor, tensor.values, folds_of(tensor.indices, 5), tables=False, beside=(0, 1, 2))
     assert memory.names == ["partners:shop"]
-    assert isinstance(memory.parts[0], KnnResiduals)
+    assert isinstance(memory.models[0], KnnResiduals)
     assert {name for name, _ in memory.notes} == {"partners:shop", "partners:ware", "partners:week"}
     truth = dense[tuple(others.T)]
-    assert np.mean((truth - memory.parts[0].predict(others)) ** 2) < 0.68 * np.mean(truth**2)
-    np.testing.assert_allclose(memory.first(0).left, tensor.values, atol=1e-5)
+    assert np.mean((truth - memory.models[0].predict(others)) ** 2) < 0.68 * np.mean(truth**2)
+    np.testing.assert_allclose(memory.first(0).residuals, tensor.values, atol=1e-5)
     without = fit_residual_stack(tensor, tensor.values, folds_of(tensor.indices, 5), tables=False)
-    assert without.parts == ()
+    assert without.models == ()
 
 
 def test_what_the_first_partners_tell_is_not_told_again():
@@ -178,10 +181,10 @@ def test_what_the_first_partners_tell_is_not_told_again():
     tensor, others = tensor_of(dense)
     memory = fit_residual_stack(tensor, tensor.values, folds_of(tensor.indices, 5), tables=False, beside=(0, 1, 2))
     assert set(memory.names) == {"partners:shop", "partners:ware"}
-    truth, said = dense[tuple(others.T)], sum(part.predict(others) for part in memory.parts)
-    first = memory.parts[0].predict(others)
+    truth, said = dense[tuple(others.T)], sum(part.predict(others) for part in memory.models)
+    first = memory.models[0].predict(others)
     assert np.mean((truth - said) ** 2) < 0.95 * np.mean((truth - first) ** 2)
-    assert np.mean(memory.left**2) == pytest.approx(np.mean((truth - said) ** 2), rel=0.1)
+    assert np.mean(memory.residuals**2) == pytest.approx(np.mean((truth - said) ** 2), rel=0.1)
 
 
 @pytest.fixture
@@ -189,24 +192,24 @@ def ensemble():
     tensor, others = tensor_of(twins(sizes=(30, 20, 25)))
     memory = fit_residual_stack(tensor, tensor.values, folds_of(tensor.indices), tables=False, beside=(0,))
     bias = fit_bias(tensor, tensor.take(np.arange(0)))
-    return Ensemble((Member("bias", 1.0, (bias,)),), memory.parts, bias, -9.0, 9.0), others
+    return Ensemble((Member("bias", 1.0, (bias,)),), memory.models, bias, -9.0, 9.0), others
 
 
 def test_partners_are_written_and_read_unchanged(ensemble, tmp_path):
     whole, others = ensemble
     save_predictor(whole, tmp_path / "weights.safetensors")
     again = load_predictor(tmp_path / "weights.safetensors")
-    assert isinstance(again.memory[0], KnnResiduals)
+    assert isinstance(again.residual_models[0], KnnResiduals)
     np.testing.assert_array_equal(again.predict(others), whole.predict(others))
-    kept = whole.memory[0]
-    assert kept.n_parameters() == len(kept.residuals) + 2 * (kept.partners >= 0).sum()
+    kept = whole.residual_models[0]
+    assert kept.n_parameters() == len(kept.residuals) + 2 * (kept.neighbours >= 0).sum()
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda one: replace(one, partners=one.partners + 25),
-        lambda one: replace(one, partners=one.partners[:, :3].copy()),
+        lambda one: replace(one, neighbours=one.neighbours + 25),
+        lambda one: replace(one, neighbours=one.neighbours[:, :3].copy()),
         lambda one: replace(one, weights=one.weights[:5].copy()),
         lambda one: replace(one, keys=one.keys[::-1].copy()),
         lambda one: replace(one, keys=one.keys[:0], residuals=one.residuals[:0]),
@@ -216,17 +219,19 @@ def test_partners_are_written_and_read_unchanged(ensemble, tmp_path):
 )
 def test_partners_that_cannot_be_are_refused(ensemble, change, tmp_path):
     whole, _ = ensemble
-    save_predictor(replace(whole, memory=(change(whole.memory[0]),)), tmp_path / "weights.safetensors")
+    save_predictor(
+        replace(whole, residual_models=(change(whole.residual_models[0]),)), tmp_path / "weights.safetensors"
+    )
     with pytest.raises(RunError):
         load_predictor(tmp_path / "weights.safetensors")
 
 
 def test_more_ridge_is_less_weight():
-    assert list(RIDGES) == sorted(RIDGES)
+    assert list(RIDGE_GRID) == sorted(RIDGE_GRID)
     cells, residuals, _ = entries_of(twins())
-    keys = module.knn_keys(cells, SIZES, 0)
+    keys = fiber_keys(cells, SIZES, 0)
     fibers = module.Fibers(np.sort(keys), residuals[np.argsort(keys)], 30)
     everyone = np.ones(len(cells), dtype=np.bool_)
-    weights = fibers.weigh(everyone, fibers.choose(everyone))
+    weights = fibers.weigh(everyone, fibers.select(everyone))
     sizes = np.square(weights).sum(axis=(1, 2))
     assert (np.diff(sizes) < 0).all()

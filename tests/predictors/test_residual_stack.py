@@ -10,7 +10,7 @@ from jointensor.data.synthetic import draw_cells
 from jointensor.data.tensor import SparseTensor
 from jointensor.predictors.ensemble import Ensemble, Member
 from jointensor.predictors.kriging import Kriging
-from jointensor.predictors.residual_stack import WORTH, fit_residual_stack
+from jointensor.predictors.residual_stack import MIN_GAIN, fit_residual_stack
 from jointensor.predictors.storage import load_predictor, save_predictor
 from jointensor.predictors.tables import Table, Tables, fit_tables, refit_tables
 
@@ -44,23 +44,23 @@ def remembered(tensor, **options):
 
 
 def said(memory, cells):
-    return sum((part.predict(cells) for part in memory.parts), np.zeros(len(cells)))
+    return sum((part.predict(cells) for part in memory.models), np.zeros(len(cells)))
 
 
 def test_noise_is_not_kept():
     for seed in range(2):
         tensor, _, _ = residuals_of(seed=seed, sizes=LARGER)  # chance alone finds less than one in 500 there
         memory = remembered(tensor)
-        assert memory.parts == ()
-        assert np.array_equal(memory.left, tensor.values.astype(np.float64))
+        assert memory.models == ()
+        assert np.array_equal(memory.residuals, tensor.values.astype(np.float64))
         assert [name for name, _ in memory.notes] == ["local:day", "tables"]
-        assert all(gain < WORTH for _, gain in memory.notes)
+        assert all(gain < MIN_GAIN for _, gain in memory.notes)
 
 
 def test_a_planted_table_is_kept_and_lowers_the_error_of_new_entries():
     tensor, cells, values = residuals_of(table=1.0, noise=0.5)
     memory = remembered(tensor)
-    assert [type(part) for part in memory.parts] == [Tables]
+    assert [type(part) for part in memory.models] == [Tables]
     # of 1.25, the noise of variance 0.25 remains, and what 8 noisy entries leave open of each number
     best = 0.25 + 1 / (1 + 8 / 0.25)
     assert np.mean((values - said(memory, cells)) ** 2) < 1.2 * best
@@ -69,8 +69,8 @@ def test_a_planted_table_is_kept_and_lowers_the_error_of_new_entries():
 def test_a_planted_process_is_kept_and_lowers_the_error_of_new_entries():
     tensor, cells, values = residuals_of(process=1.0, noise=0.5)
     memory = remembered(tensor)
-    assert isinstance(memory.parts[0], Kriging)
-    assert memory.parts[0].mode == 2
+    assert isinstance(memory.models[0], Kriging)
+    assert memory.models[0].mode == 2
     assert memory.notes[0][0] == "local:day"
     assert np.mean((values - said(memory, cells)) ** 2) < 0.6 * np.mean(values**2)
 
@@ -78,8 +78,8 @@ def test_a_planted_process_is_kept_and_lowers_the_error_of_new_entries():
 def test_a_table_and_a_process_are_kept_together():
     tensor, cells, values = residuals_of(process=1.0, table=0.7, noise=0.3)
     both, alone = remembered(tensor), remembered(tensor, tables=False)
-    assert [type(part) for part in both.parts] == [Kriging, Tables]
-    assert [type(part) for part in alone.parts] == [Kriging]
+    assert [type(part) for part in both.models] == [Kriging, Tables]
+    assert [type(part) for part in alone.models] == [Kriging]
     errors = [np.mean((values - said(memory, cells)) ** 2) for memory in (both, alone)]
     assert errors[0] < errors[1] < 0.9 * np.mean(values**2)
 
@@ -89,7 +89,7 @@ def test_what_is_left_is_as_large_as_the_error_of_new_entries(planted):
     """Nothing that is kept has seen the entry it is judged on: or what is left would be too small."""
     tensor, cells, values = residuals_of(**planted)
     memory = remembered(tensor)
-    left, new = np.mean(memory.left**2), np.mean((values - said(memory, cells)) ** 2)
+    left, new = np.mean(memory.residuals**2), np.mean((values - said(memory, cells)) ** 2)
     # √(2/n) is the standard error of a mean square; tables of new entries also know the fold that was left out
     assert left > new * (1 - 4 * math.sqrt(4 / len(cells)))
     assert left < 1.1 * new
@@ -98,14 +98,16 @@ def test_what_is_left_is_as_large_as_the_error_of_new_entries(planted):
 def test_gains_are_the_shares_of_the_error_that_are_taken_away():
     tensor, _, _ = residuals_of(process=1.0, table=0.7, noise=0.3)
     memory = remembered(tensor)
-    share = math.prod(1 - gain for _, gain in memory.notes if gain >= WORTH)
-    assert np.mean(memory.left**2) == pytest.approx(share * np.mean(tensor.values.astype(np.float64) ** 2), rel=1e-6)
+    share = math.prod(1 - gain for _, gain in memory.notes if gain >= MIN_GAIN)
+    assert np.mean(memory.residuals**2) == pytest.approx(
+        share * np.mean(tensor.values.astype(np.float64) ** 2), rel=1e-6
+    )
 
 
 def test_a_mode_without_an_order_has_no_neighbours():
     tensor, _, _ = residuals_of(process=1.0, order="none")
     memory = remembered(tensor)
-    assert not any(isinstance(part, Kriging) for part in memory.parts)
+    assert not any(isinstance(part, Kriging) for part in memory.models)
     assert [name for name, _ in memory.notes] == ["tables"]
 
 
@@ -113,7 +115,7 @@ def test_every_ordered_mode_is_tried_the_best_first():
     tensor, _, _ = residuals_of(process=1.0, noise=0.5)
     either = tensor.over((Mode("user", 16, order="ordered"), Mode("item", 10), Mode("day", 30, order="ordered")))
     memory = remembered(either, tables=False)
-    assert [part.mode for part in memory.parts] == [2]  # users do not resemble those beside them
+    assert [part.mode for part in memory.models] == [2]  # users do not resemble those beside them
     assert [name for name, _ in memory.notes] == ["local:day", "local:user"]
 
 
@@ -127,8 +129,8 @@ def test_a_matrix_has_no_tables():
 def test_residuals_of_zero_leave_nothing_to_keep():
     tensor, _, _ = residuals_of()
     memory = fit_residual_stack(tensor, np.zeros(len(tensor)), folds_of(tensor))
-    assert memory.parts == ()
-    assert not memory.left.any()
+    assert memory.models == ()
+    assert not memory.residuals.any()
 
 
 def shrunk(modes_, shrinkage, train):
@@ -192,12 +194,12 @@ def test_the_first_parts_leave_what_the_others_took():
     tensor, _, _ = residuals_of(table=1.0, process=1.0, noise=0.5)
     memory = remembered(tensor)
     assert memory.names == ["local:day", "tables"]
-    assert memory.first(2).left == pytest.approx(memory.left)
+    assert memory.first(2).residuals == pytest.approx(memory.residuals)
     one = memory.first(1)
-    assert one.parts == memory.parts[:1]
+    assert one.models == memory.models[:1]
     assert one.names == ["local:day"]
-    assert one.left == pytest.approx(tensor.values - one.parts[0].left_out(tensor.indices), abs=1e-6)
-    assert memory.first(0).left == pytest.approx(tensor.values.astype(float), abs=1e-6)
+    assert one.residuals == pytest.approx(tensor.values - one.models[0].leave_one_out(tensor.indices), abs=1e-6)
+    assert memory.first(0).residuals == pytest.approx(tensor.values.astype(float), abs=1e-6)
 
 
 def test_entries_that_nothing_was_learnt_from_decide_how_much_memory_is_kept():
@@ -205,7 +207,7 @@ def test_entries_that_nothing_was_learnt_from_decide_how_much_memory_is_kept():
     tensor, cells, values = residuals_of(table=1.0, process=1.0, noise=0.5)
     memory = remembered(tensor)
     fresh, nothing = SparseTensor(cells, values, tensor.modes), Tables(0.0, (), ())
-    knows_nothing = Ensemble((Member("none", 1.0, (nothing,)),), memory.parts, nothing, -math.inf, math.inf)
-    assert knows_nothing.enough_memory(fresh)[0] == 2
-    knows_tables = Ensemble((Member("tables", 1.0, (memory.parts[1],)),), memory.parts, nothing, -math.inf, math.inf)
-    assert knows_tables.enough_memory(fresh)[0] == 1
+    knows_nothing = Ensemble((Member("none", 1.0, (nothing,)),), memory.models, nothing, -math.inf, math.inf)
+    assert knows_nothing.best_stack_size(fresh)[0] == 2
+    knows_tables = Ensemble((Member("tables", 1.0, (memory.models[1],)),), memory.models, nothing, -math.inf, math.inf)
+    assert knows_tables.best_stack_size(fresh)[0] == 1

@@ -10,7 +10,8 @@ from jointensor.data.split import Split
 from jointensor.data.tensor import SparseTensor
 from jointensor.metrics import rmse
 from jointensor.predictors import Mean, fit_baselines, fit_bias, fit_tables
-from jointensor.predictors.tables import BIAS_SHRINKAGE, DEFAULT_SHRINKAGE, MAX_SUBSETS
+from jointensor.predictors.biases import SHRINKAGE_GRID
+from jointensor.predictors.tables import DEFAULT_SHRINKAGE, MAX_SUBSETS
 
 
 def additive(seed, shape=(6, 5, 4), noise=0.5):
@@ -53,11 +54,11 @@ def test_biases_on_a_full_tensor_are_the_exact_ridge_solution_with_the_shrinkage
     valid = additive(2, noise=noise)
     bias = fit_bias(train, valid)
     predictions = {}
-    for shrinkage in BIAS_SHRINKAGE:
+    for shrinkage in SHRINKAGE_GRID:
         effects = exact_ridge(train, shrinkage)
         by_mode = sum(e[valid.indices[:, n]] for n, e in enumerate(effects))
         predictions[shrinkage] = train.values.mean(dtype=np.float64) + by_mode
-    best = min(BIAS_SHRINKAGE, key=lambda shrinkage: rmse(predictions[shrinkage], valid.values))
+    best = min(SHRINKAGE_GRID, key=lambda shrinkage: rmse(predictions[shrinkage], valid.values))
     assert bias.shrinkage == (best,) * 3
     np.testing.assert_allclose(bias.predict(valid.indices), predictions[best], rtol=1e-6, atol=1e-9)
 
@@ -68,7 +69,7 @@ def test_noise_is_shrunk_more_than_signal():
         tensor = additive(0, (8, 7, 6), noise)
         parts = cut(tensor, 120, 60)
         shrinkages.append(fit_bias(parts.train, parts.valid).shrinkage[0])
-    assert shrinkages[0] == min(BIAS_SHRINKAGE)
+    assert shrinkages[0] == min(SHRINKAGE_GRID)
     assert shrinkages[1] > shrinkages[0]
 
 

@@ -12,7 +12,7 @@ from jointensor.data.modes import Mode
 from jointensor.predictors import fit_bias
 from jointensor.predictors.conformal import HeldOut, calibrate
 from jointensor.predictors.ensemble import Ensemble, Member
-from jointensor.predictors.joint import Predictor
+from jointensor.predictors.joint import JointPredictor
 from jointensor.report import facts
 from jointensor.report.facts import component_facts, data_facts, filled_facts, history_facts, quality_facts
 from jointensor.training.history import Epoch
@@ -42,7 +42,7 @@ def planted():
 def exact(calibration=None):
     """A predictor that is right everywhere."""
     every = SparseTensor(CELLS, TRUTH.ravel(), MODES)
-    return Predictor(planted(), fit_bias(every, every.take(np.arange(0))), calibration=calibration)
+    return JointPredictor(planted(), fit_bias(every, every.take(np.arange(0))), calibration=calibration)
 
 
 def learnt(cells, values):

@@ -52,11 +52,13 @@ def test_partners_tell_of_new_entries_where_untouched_ones_say_so(offer, monkeyp
     offer(BIAS)
     learnt, others = twins(9000)
     without = search(learnt, budget=LONG, device="cpu")
-    assert not any(isinstance(part, KnnResiduals) for part in without.predictor.memory)  # nothing is held out of so few
+    assert not any(
+        isinstance(part, KnnResiduals) for part in without.predictor.residual_models
+    )  # nothing is held out of so few
     monkeypatch.setattr(parting, "MIN_ENTRIES_TO_HOLD_OUT", 1000)
     monkeypatch.setattr(parting, "CALIBRATION_SHARE", 0.1)
     found = search(learnt, budget=LONG, device="cpu")
-    assert [type(part) for part in found.predictor.memory] == [KnnResiduals]
+    assert [type(part) for part in found.predictor.residual_models] == [KnnResiduals]
     assert "with partners:mode_0" in found.reason
     error = rmse(found.predictor.predict(others.indices), others.values)
     assert error < 0.85 * rmse(without.predictor.predict(others.indices), others.values)
@@ -93,7 +95,7 @@ def test_neighbours_are_all_entries_where_few_were_left_out(offer, monkeypatch):
     one, all_of_them = after(1), after(FOLDS)
     errors = [rmse(result.predictor.predict(others.indices), others.values) for result in (one, all_of_them)]
     kept = (~held_out(learnt, (), 0)).sum()
-    assert [len(result.predictor.memory[0].keys) for result in (one, all_of_them)] == [kept, kept]
+    assert [len(result.predictor.residual_models[0].keys) for result in (one, all_of_them)] == [kept, kept]
     assert errors[0] < 1.03 * errors[1]
     assert np.isfinite(one.predicted).sum() == pytest.approx(kept / FOLDS, abs=1)
     ends = one.predictor.interval(others.indices, 0.9)
@@ -120,9 +122,9 @@ def test_trees_of_a_search_answer_by_fits_to_all_entries(offer, planted, monkeyp
     assert len(counts) == FOLDS
     assert len(set(counts)) > 1
     (member,) = result.predictor.members
-    assert len(member.parts) == TREES_AVERAGED
+    assert len(member.fits) == TREES_AVERAGED
     said = []
-    for k, trees in enumerate(member.parts):
+    for k, trees in enumerate(member.fits):
         assert len(trees.roots) == round(np.mean(counts))
         assert all(one.counts.sum() == len(learnt) for one in trees.encoders)
         again = fit_trees(learnt, learnt.take(np.arange(0)), seed=3 + k, rounds=len(trees.roots))
@@ -140,7 +142,7 @@ def test_trees_are_grown_once_where_there_is_no_time(offer, planted):
     search.fit_all([(trial, fold) for fold in range(FOLDS)])
     search.budget = 0.0
     (member,) = finalise(search).predictor.members
-    assert [id(part) for part in member.parts] == [id(one.part) for one in trial.fits.values()]
+    assert [id(part) for part in member.fits] == [id(one.part) for one in trial.fits.values()]
 
 
 def test_trees_that_calibrate_go_on_answering_beside_those_that_know_all_entries(offer, planted, monkeypatch):
@@ -150,7 +152,7 @@ def test_trees_that_calibrate_go_on_answering_beside_those_that_know_all_entries
     learnt = planted[0]
     (member,) = search(learnt, budget=LONG, device="cpu").predictor.members
     kept = (~held_out(learnt, (), 0)).sum()
-    known = [part.encoders[0].counts.sum() for part in member.parts]
+    known = [part.encoders[0].counts.sum() for part in member.fits]
     assert known == [kept] + [len(learnt)] * (TREES_AVERAGED - 1)
 
 
@@ -177,8 +179,8 @@ def test_an_interrupt_while_a_search_concludes_keeps_what_is_fitted(offer, plant
     assert result.outcome == "interrupted"
     assert len(calls) == call
     (member,) = result.predictor.members
-    assert len(member.parts) == (FOLDS if call == 1 else call - 1)
-    known = [part.encoders[0].counts.sum() for part in member.parts]
+    assert len(member.fits) == (FOLDS if call == 1 else call - 1)
+    known = [part.encoders[0].counts.sum() for part in member.fits]
     assert all((count == len(planted[0])) == (call > 1) for count in known)
     assert rmse(result.predictor.predict(planted[1].indices), planted[1].values) < planted[1].values.std()
 
@@ -203,10 +205,10 @@ def test_networks_are_averaged_over_the_folds_that_were_not_needed(offer, plante
     monkeypatch.setattr(search, "left_here", lambda share=1.0: left)
     result = finalise(search)
     (member,) = result.predictor.members
-    assert len(member.parts) == fits
+    assert len(member.fits) == fits
     assert np.isfinite(result.predicted).sum() == (search.folds == 0).sum()  # the others judge nothing
-    mean = np.mean([part.predict(others.indices) for part in member.parts], axis=0)
-    assert result.predictor.mix(others.indices) == pytest.approx(search.clip(mean), abs=1e-5)
+    mean = np.mean([part.predict(others.indices) for part in member.fits], axis=0)
+    assert result.predictor.weighted_mean(others.indices) == pytest.approx(search.clip(mean), abs=1e-5)
 
 
 def test_an_interrupt_of_further_folds_keeps_those_that_are_there_and_what_neighbours_know(offer, monkeypatch):
@@ -226,8 +228,8 @@ def test_an_interrupt_of_further_folds_keeps_those_that_are_there_and_what_neigh
     monkeypatch.setattr(trials, "fit_candidate", interrupted_third)
     result = finalise(search)
     assert result.outcome == "interrupted"
-    assert len(result.predictor.members[0].parts) == 3
-    assert len(result.predictor.memory[0].keys) == len(search.tensor)  # all of them were asked
+    assert len(result.predictor.members[0].fits) == 3
+    assert len(result.predictor.residual_models[0].keys) == len(search.tensor)  # all of them were asked
 
 
 @pytest.mark.parametrize("way", ["memory", "numbers", "far off"])
@@ -249,7 +251,7 @@ def test_a_further_fold_that_fails_is_left_out(offer, planted, monkeypatch, way)
 
     monkeypatch.setattr(trials, "fit_candidate", failing)
     result = finalise(search)
-    assert len(result.predictor.members[0].parts) == 1
+    assert len(result.predictor.members[0].fits) == 1
     assert sum("further fold" in note for note in seen) == FOLDS - 1
 
 
@@ -289,7 +291,7 @@ def test_members_answer_for_all_entries_only_where_there_is_time(offer, monkeypa
     result = finalise(search)
     kept = (~held_out(learnt, (), 0)).sum()
     assert (kept in asked) != slow
-    assert (len(result.predictor.memory[0].keys) == kept) != slow
+    assert (len(result.predictor.residual_models[0].keys) == kept) != slow
 
 
 def test_nothing_is_asked_of_all_entries_where_no_mode_has_an_order(offer, planted, monkeypatch):

@@ -350,10 +350,10 @@ def test_what_neighbours_know_is_kept(offer):
     offer(BIAS)
     learnt, others = along_days()
     result = search(learnt, budget=LONG, device="cpu")
-    assert [part.mode for part in result.predictor.memory if isinstance(part, Kriging)] == [2]
+    assert [part.mode for part in result.predictor.residual_models if isinstance(part, Kriging)] == [2]
     assert "local:day" in result.reason
     assert result.figures["all"] < 0.8 * result.figures["mix"]
-    mixed = result.predictor.mix(others.indices)
+    mixed = result.predictor.weighted_mean(others.indices)
     error = rmse(result.predictor.predict(others.indices), others.values)
     assert error < 0.8 * rmse(mixed, others.values)
     assert result.figures["all"] == pytest.approx(error, rel=0.06)  # 4 standard errors of an RMSE of 3,600 entries

@@ -13,10 +13,11 @@ from jointensor.data.frames import TableSpec
 from jointensor.kernels import ModeView, pick_engine
 from jointensor.models.joint import JointModel
 from jointensor.models.multilinear import Multilinear
+from jointensor.predictors.biases import fit_bias
 from jointensor.predictors.conformal import HeldOut, calibrate
-from jointensor.predictors.joint import Predictor
+from jointensor.predictors.joint import JointPredictor
 from jointensor.predictors.storage import load_predictor, save_predictor
-from jointensor.predictors.tables import fit_bias, fit_tables
+from jointensor.predictors.tables import fit_tables
 from jointensor.runs.scoring import MIN_CALIBRATION_ENTRIES
 from jointensor.solvers.als import Als
 from tests.soak.tensors import as_cells, random_cells, random_shape, random_tensor
@@ -100,7 +101,7 @@ def blocks(rng: np.random.Generator, folder: Path) -> str:
     size = max(np.abs(g).max(initial=0), f.abs().max().item())
     assert np.abs(values - (g + f.numpy())).max() <= 1e-4 * size, f"g + f of {spec} with {model}"
     tensor = SparseTensor(indices.numpy(), values / max(size, 1e-30), shape)
-    predictor = Predictor(model, fit_bias(tensor, tensor.take(np.arange(0))))
+    predictor = JointPredictor(model, fit_bias(tensor, tensor.take(np.arange(0))))
     save_predictor(predictor, folder / "model.safetensors")
     loaded = load_predictor(folder / "model.safetensors")
     asked = np.stack([rng.integers(-1, size + 1, size=50) for size in shape], axis=1)

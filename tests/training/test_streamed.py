@@ -12,8 +12,7 @@ from jointensor.kernels import pick_engine
 from jointensor.kernels.terms import loops_of
 from jointensor.models.joint import JointModel, evaluate_in_batches
 from jointensor.models.multilinear import Multilinear
-from jointensor.predictors.biases_streamed import fit_bias_streamed
-from jointensor.predictors.tables import fit_bias
+from jointensor.predictors.biases import fit_bias, fit_bias_streamed
 from jointensor.solvers.als import Als
 from jointensor.solvers.entries import Entries, Fixed
 from jointensor.solvers.losses import make_loss

@@ -11,11 +11,11 @@ from jointensor.data.tensor import SparseTensor
 from jointensor.errors import DataError
 from jointensor.metrics import Metrics
 from jointensor.predictors.ensemble import Ensemble
-from jointensor.predictors.joint import CHUNK, Predictor
+from jointensor.predictors.joint import CHUNK, JointPredictor
 from jointensor.training.fit import Fit
 
 
-def evaluate(fitted: Fit | Predictor | Ensemble, tensor: SparseTensor) -> dict[str, Any]:
+def evaluate(fitted: Fit | JointPredictor | Ensemble, tensor: SparseTensor) -> dict[str, Any]:
     """RMSE, MAE and RFE on the entries of a tensor.
 
     Returns
@@ -30,7 +30,7 @@ def evaluate(fitted: Fit | Predictor | Ensemble, tensor: SparseTensor) -> dict[s
 
 
 def evaluate_entries(
-    predictor: Predictor | Ensemble, indices: NDArray[np.integer], values: ArrayLike
+    predictor: JointPredictor | Ensemble, indices: NDArray[np.integer], values: ArrayLike
 ) -> dict[str, Any]:
     """The same for indices and values; an index of -1 is a label the tensor does not have."""
     observed = np.asarray(values)

@@ -1,4 +1,4 @@
-"""The guesses of :mod:`jointensor.predictors.kriging` for many entries, compiled by numba: a small system per entry."""
+"""Kriging of :mod:`jointensor.predictors.kriging` for many entries, compiled by numba: a small system per entry."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 from jointensor.kernels.numba_rows import CACHE
 
-TABULATED = 1024
-"""Places along a mode up to which the covariance of any two is looked up, not computed for every entry."""
+MAX_TABULATED_POSITIONS = 1024
+"""Positions along a mode up to which all pairwise covariances are computed once: a table of 8 MB."""
 
 
-def guess_from_neighbours(
+def predict_from_neighbours(
     queries: NDArray[np.int64],
     keys: NDArray[np.int64],
     residuals: NDArray[np.float32],
@@ -22,65 +22,68 @@ def guess_from_neighbours(
     near: float,
     length: float,
     far: float,
-    long: float,
+    far_length: float,
     side: int,
     itself: int,
 ) -> NDArray[np.float64]:
-    """Best linear guess for every query, a cell number, from up to ``side`` entries of its fiber on each side."""
-    law = (coordinates, period, near, length, far, long)
-    table = _table(law) if len(coordinates) <= TABULATED else np.empty((0, 0))
-    order = np.argsort(queries)  # neighbours in the list are neighbours in memory
-    answer = np.empty(len(queries))
-    answer[order] = _guess(queries[order], keys, residuals, size, law, table, side, itself)
-    return answer
+    """Best linear prediction for every query, a cell number, from up to ``side`` entries of its fiber on each side.
+
+    ``itself`` is 1 where queries are among the keys, and each is to be predicted without itself; else 0.
+    """
+    covariance = (coordinates, period, near, length, far, far_length)
+    table = _table(covariance) if len(coordinates) <= MAX_TABULATED_POSITIONS else np.empty((0, 0))
+    order = np.argsort(queries)  # queries of one fiber read the same keys
+    predictions = np.empty(len(queries))
+    predictions[order] = _predict(queries[order], keys, residuals, size, covariance, table, side, itself)
+    return predictions
 
 
 @njit(parallel=True, cache=CACHE, nogil=True)
-def _guess(queries, keys, residuals, size, law, table, side, itself):  # type: ignore[no-untyped-def]
-    answer = np.zeros(queries.shape[0])
+def _predict(queries, keys, residuals, size, covariance, table, side, itself):  # type: ignore[no-untyped-def]
+    predictions = np.zeros(queries.shape[0])
     for e in prange(queries.shape[0]):
         places = np.empty(2 * side, dtype=np.int64)
-        known = np.empty(2 * side)
-        count = _neighbours(queries[e], keys, residuals, size, law[1] > 0, side, itself, places, known)
+        observed = np.empty(2 * side)
+        count = _neighbours(queries[e], keys, residuals, size, covariance[1] > 0, side, itself, places, observed)
         if count == 0:
             continue
         here = queries[e] % size
         system = np.empty((count, count))
         right = np.empty(count)
         for i in range(count):
-            right[i] = _covariance(places[i], here, law, table)
+            right[i] = _covariance(places[i], here, covariance, table)
             for j in range(i):
-                system[i, j] = _covariance(places[i], places[j], law, table)
+                system[i, j] = _covariance(places[i], places[j], covariance, table)
             system[i, i] = 1.0
-        answer[e] = _dot_with_solution(system, right, known, count)
-    return answer
+        predictions[e] = _dot_with_solution(system, right, observed, count)
+    return predictions
 
 
 @njit(cache=CACHE, nogil=True)
-def _covariance(one, other, law, table):  # type: ignore[no-untyped-def]
-    """Of what is at two places along the mode."""
+def _covariance(one, other, covariance, table):  # type: ignore[no-untyped-def]
+    """Covariance of two positions along the mode."""
     if table.size:
         return table[one, other]
-    coordinates, period, near, length, far, long = law
+    coordinates, period, near, length, far, far_length = covariance
     gap = abs(coordinates[one] - coordinates[other])
     if period > 0:
         gap = min(gap, period - gap)
-    return near * np.exp(-gap / length) + far * np.exp(-gap / long)
+    return near * np.exp(-gap / length) + far * np.exp(-gap / far_length)
 
 
 @njit(cache=CACHE, nogil=True)
-def _table(law):  # type: ignore[no-untyped-def]
-    size = len(law[0])
+def _table(covariance):  # type: ignore[no-untyped-def]
+    size = len(covariance[0])
     table, nothing = np.empty((size, size)), np.empty((0, 0))
     for one in range(size):
         for other in range(size):
-            table[one, other] = _covariance(one, other, law, nothing)
+            table[one, other] = _covariance(one, other, covariance, nothing)
     return table
 
 
 @njit(cache=CACHE, nogil=True)
-def _neighbours(query, keys, residuals, size, cyclic, side, itself, places, known):  # type: ignore[no-untyped-def]
-    """Where along the mode the nearest entries of the same fiber lie, and what they know; how many there are."""
+def _neighbours(query, keys, residuals, size, cyclic, side, itself, places, observed):  # type: ignore[no-untyped-def]
+    """Positions and residuals of the nearest entries of the same fiber; returns how many there are."""
     fiber = query // size
     place = np.searchsorted(keys, query)
     first, total = 0, len(keys)
@@ -91,7 +94,7 @@ def _neighbours(query, keys, residuals, size, cyclic, side, itself, places, know
     for step in range(2 * side):
         offset = step - side if step < side else step - side + itself
         at = place - first + offset
-        if cyclic:  # round and round, but nobody twice
+        if cyclic:  # around the cycle, but no neighbour twice
             others = total - itself
             back = others // 2
             if (offset < 0 and -offset > back) or (offset >= 0 and offset - itself >= others - back):
@@ -100,14 +103,14 @@ def _neighbours(query, keys, residuals, size, cyclic, side, itself, places, know
         elif at < 0 or at >= total or keys[at] // size != fiber:
             continue
         places[count] = keys[first + at] % size
-        known[count] = residuals[first + at]
+        observed[count] = residuals[first + at]
         count += 1
     return count
 
 
 @njit(cache=CACHE, nogil=True)
-def _dot_with_solution(system, right, known, count):  # type: ignore[no-untyped-def]
-    """knownᵀ x with system x = right, by Cholesky in place; zero where there is no solution."""
+def _dot_with_solution(system, right, observed, count):  # type: ignore[no-untyped-def]
+    """observedᵀ x with system x = right, by Cholesky in place; zero where there is no solution."""
     for c in range(count):
         pivot = system[c, c]
         for k in range(c):
@@ -130,5 +133,5 @@ def _dot_with_solution(system, right, known, count):  # type: ignore[no-untyped-
         for k in range(r + 1, count):
             right[r] -= system[k, r] * right[k]
         right[r] /= system[r, r]
-        total += right[r] * known[r]
+        total += right[r] * observed[r]
     return total

@@ -1,19 +1,32 @@
-"""What a careful analyst tries first. Every report prints these beside the models.
+"""Everything that predicts entries, behind one protocol: baselines, joint models, trees, residual models, ensembles.
 
-Real tensors exist where each of them beats every factor model, so a model that does not beat them
-has no business being used there.
+Importing the package registers all of them, so that :func:`~jointensor.predictors.storage.load_predictor` finds the
+class of a stored predictor.
 """
 
-from jointensor.predictors.baselines import BASELINES, Baseline, fit_baseline, fit_baselines
+from jointensor.predictors.base import PREDICTORS, Packed, Predictor
+from jointensor.predictors.baselines import BASELINES, fit_baseline, fit_baselines
+from jointensor.predictors.biases import fit_bias
+from jointensor.predictors.ensemble import Ensemble, Member
 from jointensor.predictors.interpolation import Interpolation
-from jointensor.predictors.tables import Mean, Tables, fit_bias, fit_tables, refit_tables
+from jointensor.predictors.joint import JointPredictor
+from jointensor.predictors.knn import KnnResiduals
+from jointensor.predictors.kriging import Kriging
+from jointensor.predictors.tables import Mean, Tables, fit_tables, refit_tables
 from jointensor.predictors.trees import Trees, fit_trees
 
 __all__ = [
     "BASELINES",
-    "Baseline",
+    "PREDICTORS",
+    "Ensemble",
     "Interpolation",
+    "JointPredictor",
+    "KnnResiduals",
+    "Kriging",
     "Mean",
+    "Member",
+    "Packed",
+    "Predictor",
     "Tables",
     "Trees",
     "fit_baseline",

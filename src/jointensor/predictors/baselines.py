@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
-from numpy.typing import NDArray
 
 from jointensor.data.split import Split
 from jointensor.errors import ConfigError
+from jointensor.predictors.base import Predictor
+from jointensor.predictors.biases import fit_bias
 from jointensor.predictors.interpolation import best_interpolation
-from jointensor.predictors.tables import Mean, fit_bias, fit_tables
+from jointensor.predictors.tables import Mean, fit_tables
 from jointensor.registry import nearest
 
 BASELINES = ("mean", "bias", "tables", "interp")
@@ -20,17 +19,7 @@ BASELINES = ("mean", "bias", "tables", "interp")
 NO_ORDERED_MODE = "interp interpolates along an ordered mode, and there is none; see --order"
 
 
-class Baseline(Protocol):
-    """Anything that predicts entries from their indices; an index of -1 is a label never seen."""
-
-    def predict(self, indices: NDArray[np.integer]) -> NDArray[np.float64]:
-        """One number per entry."""
-
-    def n_parameters(self) -> int:
-        """How many numbers were learnt from the training entries."""
-
-
-def fit_baseline(name: str, split: Split) -> Baseline:
+def fit_baseline(name: str, split: Split) -> Predictor:
     """The baseline called ``name``."""
     if name not in BASELINES:
         raise ConfigError(f"there is no baseline '{name}'; {nearest(name, BASELINES)}")
@@ -47,10 +36,10 @@ def fit_baseline(name: str, split: Split) -> Baseline:
     return interp
 
 
-def fit_baselines(split: Split) -> dict[str, Baseline]:
+def fit_baselines(split: Split) -> dict[str, Predictor]:
     """``mean``, ``bias``, ``tables`` and, where a mode is ordered, ``interp``."""
     bias = fit_bias(split.train, split.valid)
-    fitted: dict[str, Baseline] = {
+    fitted: dict[str, Predictor] = {
         "mean": Mean(bias.mean),
         "bias": bias,
         "tables": fit_tables(split.train, split.valid),

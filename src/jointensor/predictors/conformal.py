@@ -1,56 +1,60 @@
-"""Intervals: how far values lie from predictions, learnt from entries that did not train what predicted them.
+"""Intervals by split conformal prediction, from residuals of entries that the predictor was not fitted to.
 
     interval = prediction + scale(entry) · [lower, upper quantile of residual / scale]
 
-``scale`` is learnt from the sizes of the residuals: additive in the labels and in the predicted value, on a logarithmic
-scale, so that noisy labels and large values get wide intervals. The quantiles are those of entries whose predicted
-values are alike. Whatever the scale, the share of entries inside is right on average (split conformal
-prediction) for entries that are missing at random.
+``scale`` is fitted to the sizes of the residuals: additive in the labels and in the predicted value, on a logarithmic
+scale, so that noisy labels and large values get wide intervals. The quantiles are those of entries with similar
+predicted values. Whatever the scale, the share of entries inside is right on average for entries that are missing at
+random.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from jointensor.data.tensor import SparseTensor, cell_keys
-from jointensor.predictors.tables import Tables, fit_bias
+from jointensor.errors import ConfigError, RunError
+from jointensor.predictors.base import Packed, require, whole_numbers
+from jointensor.predictors.biases import fit_bias
+from jointensor.predictors.tables import Tables
 
-BINS = 20
-"""Most groups of predicted values."""
+MAX_GROUPS = 20
+"""Groups of predicted values."""
 
-LEAST = 200
-"""Entries that a group needs."""
+MIN_GROUP_ENTRIES = 200
+"""Entries that a group needs: quantiles of fewer are too noisy."""
 
-GRID = 401
+N_QUANTILES = 401
 """Quantiles that are kept of each group."""
 
 LEVELS = np.linspace(0.005, 0.995, 199)
-"""Levels that are tried."""
+"""Levels whose coverage is recorded."""
 
-MOST = 400_000
-"""Residuals that are looked at; more would only take longer."""
+MAX_RESIDUALS = 400_000
+"""Residuals that are used; more would only take longer."""
 
-TINY = 1e-3
-"""Smallest size of a residual, as a share of the usual one: the logarithm of zero says nothing."""
+MIN_RELATIVE_SIZE = 1e-3
+"""Smallest size of a residual, as a share of the median one: the logarithm of zero is infinite."""
 
-MANY, TAIL = 1000, 0.05
-"""Entries of a group that may be missed unevenly: few would suggest a shape by chance; and the share that has to be the
-same."""
+MIN_SKEWED_ENTRIES, TAIL = 1000, 0.05
+"""Entries that a group needs to be missed unevenly (fewer would suggest a skew by chance), and the share of them that
+must be equal."""
 
-SPARE = 0.1
-"""Share of what may be missed that is held nevertheless where a lower level is asked for: predictions that do not
-repeat have to miss for those that do."""
+SPARE_MISSES = 0.1
+"""Share of the misses that is covered nevertheless where a lower level is used: predictions that do not repeat have to
+miss for those that do."""
 
-ROUNDING = 1e-6
-"""How far off a value may be that was put together again from prediction and residual."""
+ROUNDING_TOLERANCE = 1e-6
+"""Relative rounding error of a value that was computed from prediction and residual."""
 
-COLD = 1.5
-"""How much wider intervals of unseen labels are, where too few such entries were left out to say."""
+UNSEEN_FACTOR = 1.5
+"""How much wider intervals of unseen labels are, where too few such entries were held out to measure it."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ class Calibration:
     scale: Tables | None
     """Logarithm of the size of residuals by label and group; ``None``: all alike."""
     quantiles: NDArray[np.float64]
-    """Of residual / scale, evenly spaced from 0 to 1, ``(groups + 1, GRID)``; the last row is for unseen labels."""
+    """Of residual / scale, evenly spaced from 0 to 1, ``(groups + 1, N_QUANTILES)``; the last row: unseen labels."""
     shape: tuple[int, ...]
     below: NDArray[np.float64]
     """Share of what is missed that lies below the interval, ``(groups + 1,)``: where values are skewed, or many are the
@@ -77,7 +81,7 @@ class Calibration:
         group = np.searchsorted(self.edges, centre)
         size = np.ones(len(centre)) if self.scale is None else _sizes(self.scale, indices, group)
         row = np.where(unseen, len(self.quantiles) - 1, group)
-        enough = self._enough(level)
+        enough = self._sufficient_level(level)
         ends = np.empty((len(centre), 2))
         for k in np.unique(row):
             here = row == k
@@ -85,35 +89,73 @@ class Calibration:
             ends[here] = centre[here, None] + size[here, None] * np.array(between)
         return ends
 
-    def _enough(self, level: float) -> float:
-        """The level to ask for: where many values are the same, a lower one holds enough already, and a little more."""
-        at = int(np.searchsorted(np.maximum.accumulate(self.held), level + SPARE * (1 - level)))
+    def pack(self) -> Packed:
+        """Scale and quantiles."""
+        arrays = {name: torch.as_tensor(getattr(self, name)) for name in ("edges", "quantiles", "below", "held")}
+        packed = Packed({"shape": list(self.shape), "scale": None}, arrays)
+        if self.scale is not None:
+            packed.config["scale"] = packed.add("scale", self.scale.pack())
+        return packed
+
+    @classmethod
+    def unpack(cls, packed: Packed, n_modes: int) -> Self:
+        """The stored calibration, if it is one of ``n_modes`` modes with all its numbers."""
+        edges, quantiles, below, held = map(packed.array, ("edges", "quantiles", "below", "held"))
+        groups = len(edges) + 2 if edges.ndim == 1 else 0
+        shapes = ((groups - 2,), (groups, N_QUANTILES), (groups,), (len(LEVELS),))
+        arrays = zip((edges, quantiles, below, held), shapes, strict=True)
+        require(all(one.shape == shape and one.dtype.kind == "f" for one, shape in arrays), "intervals")
+        shape, scale = whole_numbers(packed.config["shape"]), packed.config["scale"]
+        require(len(shape) == n_modes, "intervals")
+        if scale is not None:
+            scale = Tables.unpack(packed.part(scale, "scale"))
+            require(scale.supports(n_modes + 1), "intervals")
+        return cls(edges, scale, quantiles, shape, below, held)
+
+    def _sufficient_level(self, level: float) -> float:
+        """The level to use: where many values are equal, a lower one covers enough already, and a little more."""
+        at = int(np.searchsorted(np.maximum.accumulate(self.held), level + SPARE_MISSES * (1 - level)))
         return min(level, LEVELS[at]) if at < len(LEVELS) else level
+
+
+def interval_around(
+    calibration: Calibration | None,
+    indices: NDArray[np.integer],
+    predictions: NDArray[np.floating],
+    unseen: NDArray[np.bool_],
+    level: float,
+) -> NDArray[np.float32]:
+    """Intervals around predictions, ``(entries, 2)``; refuses levels that are no share, and a missing calibration."""
+    if not 0 < level < 1:
+        raise ConfigError(f"an interval of {level:g} is not possible; give a share between 0 and 1, such as 0.9")
+    if calibration is None:
+        raise RunError("this model has no intervals: there were too few entries that it was not trained on; fit again")
+    return calibration.interval(indices, predictions, level, unseen).astype(np.float32)
 
 
 def _ends(quantiles: NDArray[np.float64], below: float, level: float) -> tuple[float, float]:
     """Two values with a share ``level`` between them."""
     low = (1 - level) * below
-    first, last = np.interp([low, low + level], np.linspace(0, 1, GRID), quantiles)
+    first, last = np.interp([low, low + level], np.linspace(0, 1, N_QUANTILES), quantiles)
     return float(first), float(last)
 
 
 class HeldOut(NamedTuple):
-    """Entries that did not train what predicted them."""
+    """Entries that their predictor was not fitted to."""
 
     indices: NDArray[np.integer]
     predicted: NDArray[np.floating]
     residuals: NDArray[np.floating]
     """Values minus predictions."""
     unseen: NDArray[np.bool_]
-    """Whether a label was new to what predicted them."""
+    """Whether a label was new to their predictor."""
 
     def some(self, most: int, seed: int) -> HeldOut:
         """A random part."""
         return self.at(np.random.default_rng([seed, 7]).permutation(len(self.residuals))[:most])
 
     def at(self, places: NDArray[Any]) -> HeldOut:
-        """Those at some places."""
+        """The entries at some positions."""
         return HeldOut(self.indices[places], self.predicted[places], self.residuals[places], self.unseen[places])
 
 
@@ -124,7 +166,7 @@ def calibrate(
     seed: int = 0,
     bounds: tuple[float, float] = (-math.inf, math.inf),
 ) -> Calibration:
-    """Learn scale and quantiles from entries that were left out.
+    """Fit scale and quantiles to held-out entries.
 
     Parameters
     ----------
@@ -133,17 +175,17 @@ def calibrate(
     shape
         Size of every mode.
     fresh
-        Entries that nothing at all was learnt from, predicted by the model that will answer: where there are some,
-        quantiles are theirs. Without them, the scale is learnt on one half of the entries and quantiles on the other,
-        and the other way round.
+        Entries that nothing at all was fitted to, predicted by the final model: where there are some, quantiles are
+        theirs. Without them, the scale is fitted to one half of the entries and quantiles to the other, and the other
+        way round.
     seed
         Of the halves.
     bounds
-        Between which intervals will be cut: one that would lie below the smallest value holds it then.
+        To which intervals will be clipped: one that would lie below the smallest value covers it then.
     """
-    left_out = left_out.some(MOST, seed)
+    left_out = left_out.some(MAX_RESIDUALS, seed)
     base = left_out if fresh is None else fresh
-    groups = max(1, min(BINS, len(base.residuals) // LEAST))
+    groups = max(1, min(MAX_GROUPS, len(base.residuals) // MIN_GROUP_ENTRIES))
     edges = np.unique(np.quantile(base.predicted, np.linspace(0, 1, groups + 1)[1:-1])) if groups > 1 else np.zeros(0)
     scale = _fit_scale(left_out, edges, shape, seed)
     group = np.searchsorted(edges, base.predicted)
@@ -159,10 +201,10 @@ def calibrate(
     scaled = base.residuals / size if pays else base.residuals
     quantiles = _quantiles(scaled, group, base.unseen, len(edges) + 1)
     parts = [*(group == k for k in range(len(edges) + 1)), base.unseen]
-    # answers of folds are not quite those of what answers; fresh entries are asked of it itself
+    # predictions of folds are not quite those of the final model, which predicted fresh entries itself
     ties = bounds if fresh is None else (-math.inf, math.inf)
     below = np.array([_below(row, base.at(here), ties) for row, here in zip(quantiles, parts, strict=True)])
-    # answers of other models, those of the folds, need not repeat where the answers of this one do
+    # predictions by models of folds need not repeat where those of the final model do
     held = LEVELS.copy()
     if fresh is not None:
         held = _held(fresh, size if pays else np.ones_like(size), group, (quantiles, below), bounds)
@@ -181,7 +223,7 @@ def _held(
     for k in np.unique(group):
         here = group == k
         centre, wide, truth = fresh.predicted[here], size[here], values[here]
-        near = ROUNDING * (1 + np.abs(truth))
+        near = ROUNDING_TOLERANCE * (1 + np.abs(truth))
         for at, level in enumerate(LEVELS):
             low, high = (np.clip(centre + wide * end, *bounds) for end in _ends(learnt[0][k], learnt[1][k], level))
             inside = np.count_nonzero((truth >= low - near) & (truth <= high + near))
@@ -190,20 +232,20 @@ def _held(
 
 
 def _below(quantiles: NDArray[np.float64], entries: HeldOut, bounds: tuple[float, float]) -> float:
-    """Share of what is missed that lies below: half, or nothing where the smallest residual is a whole tail of them.
+    """Share of the misses that lies below: half, or nothing where the smallest residual is a whole tail of them.
 
-    Nothing, too, where as many values are the smallest there is, one of ``bounds``: intervals are cut there, and hold
-    them at no cost. An end among them would miss more or fewer of them with the slightest change of what answers.
+    Nothing, too, where as many values are the smallest there is, one of ``bounds``: intervals are clipped there, and
+    cover them at no cost. An end among them would miss more or fewer of them with the slightest change of the model.
 
-    Shares that make intervals shortest were tried: where values are few, they end at the edge of one of them, and held
-    87 % of new entries, not 90.
+    Shares that make intervals shortest were tried: where values are few, they end at the edge of one of them, and
+    covered 87 % of new entries, not 90.
     """
-    if len(entries.residuals) < MANY:
+    if len(entries.residuals) < MIN_SKEWED_ENTRIES:
         return 0.5
     values = entries.predicted + entries.residuals
-    near = ROUNDING * (1 + np.abs(values))
+    near = ROUNDING_TOLERANCE * (1 + np.abs(values))
     smallest, largest = (np.mean(np.abs(values - bound) <= near) >= TAIL for bound in bounds)
-    first, second, third, last = np.interp([0.0, TAIL, 1 - TAIL, 1.0], np.linspace(0, 1, GRID), quantiles)
+    first, second, third, last = np.interp([0.0, TAIL, 1 - TAIL, 1.0], np.linspace(0, 1, N_QUANTILES), quantiles)
     low, high = smallest or first == second, largest or third == last
     return 0.5 if low == high else 0.0 if low else 1.0
 
@@ -214,7 +256,7 @@ def _sizes(scale: Tables, indices: NDArray[np.integer], group: NDArray[np.intege
 
 def _log_sizes(residuals: NDArray[np.floating]) -> NDArray[np.float64]:
     size = np.abs(residuals).astype(np.float64)
-    return np.log(np.maximum(size, TINY * max(float(np.median(size)), 1e-12)))
+    return np.log(np.maximum(size, MIN_RELATIVE_SIZE * max(float(np.median(size)), 1e-12)))
 
 
 def _fit_scale(left_out: HeldOut, edges: NDArray[np.float64], shape: tuple[int, ...], seed: int) -> Tables:
@@ -242,16 +284,16 @@ def _mean_width(scaled: NDArray[np.floating], group: NDArray[np.integer], size: 
 def _quantiles(
     scaled: NDArray[np.floating], group: NDArray[np.integer], unseen: NDArray[np.bool_], groups: int
 ) -> NDArray[np.float64]:
-    at = np.linspace(0, 1, GRID)
+    at = np.linspace(0, 1, N_QUANTILES)
 
     def spaced(some: NDArray[np.floating]) -> NDArray[np.float64]:
-        # the method that counts one more entry than there is: a new one may lie outside of all others
+        # this method counts one more entry than there is: a new one may lie outside of all others
         return np.asarray(np.quantile(some, at, method="weibull"))
 
     seen = ~unseen if (~unseen).any() else np.ones_like(unseen)
     overall = spaced(scaled[seen])
     mine = [scaled[seen & (group == k)] for k in range(groups)]
     rows = [spaced(one) if len(one) >= 2 else overall for one in mine]
-    cold = spaced(scaled[unseen]) if unseen.sum() >= LEAST else overall * COLD
+    cold = spaced(scaled[unseen]) if unseen.sum() >= MIN_GROUP_ENTRIES else overall * UNSEEN_FACTOR
     wider = np.where(at < 0.5, np.minimum(cold, overall), np.maximum(cold, overall))  # never narrower than the others
     return np.stack([*rows, wider])

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jointensor.data.tensor import SparseTensor, cell_keys, distinct_keys
-from jointensor.predictors.tables import MAX_CELLS, Table
+from jointensor.predictors.base import MAX_CELLS
+from jointensor.predictors.tables import Table
 
 REPEATED = 0.05
 """Share of the entries whose combination must have been seen before: a few that agree may do so by chance."""

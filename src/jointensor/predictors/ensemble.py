@@ -1,63 +1,60 @@
-"""Several models as one: a mean of members, what memory knows of its residuals, and an interval."""
+"""An ensemble: the weighted mean of its members, corrected by models of its residuals, with intervals."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from jointensor.data.tensor import SparseTensor
 from jointensor.models.joint import JointModel
-from jointensor.predictors.conformal import Calibration
-from jointensor.predictors.joint import Predictor, interval_of
-from jointensor.predictors.knn import KnnResiduals
-from jointensor.predictors.kriging import Kriging
-from jointensor.predictors.tables import Mean, Table, Tables
-from jointensor.predictors.trees import Trees
-
-Part = Predictor | Tables | Trees | Mean
-Memory = Kriging | KnnResiduals | Tables
+from jointensor.predictors.base import PREDICTORS, Packed, Predictor, pack_predictor, require, unpack_predictor
+from jointensor.predictors.conformal import Calibration, interval_around
+from jointensor.predictors.joint import JointPredictor
+from jointensor.predictors.tables import Table, Tables, modes_needed
 
 CHUNK = 1 << 18
-"""Entries that are on their way at a time."""
+"""Entries that are predicted at a time: bounds memory."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """One structure: the mean of its fits, to all entries or to all but one fold each."""
+    """One candidate: the mean of its fits, to all entries or to all but one fold each."""
 
     name: str
     weight: float
-    parts: tuple[Part, ...]
+    fits: tuple[Predictor, ...]
 
     def predict(self, indices: NDArray[np.integer]) -> NDArray[np.float64]:
-        """Mean of the parts' answers, ``(entries,)``."""
+        """Mean of the fits' predictions, ``(entries,)``."""
         total = np.zeros(len(indices))
-        for part in self.parts:
-            total += part.predict(indices)
-        return total / len(self.parts)
+        for fit in self.fits:
+            total += fit.predict(indices)
+        return total / len(self.fits)
 
 
+@PREDICTORS.register("ensemble")
 @dataclass(frozen=True)
-class Ensemble:
+class Ensemble(Predictor):
     """What ``auto`` returns."""
 
     members: tuple[Member, ...]
-    memory: tuple[Memory, ...]
-    """Fitted to residuals, those of entries that were left out as far as there are some, one after the other."""
+    residual_models: tuple[Predictor, ...]
+    """Fitted one after the other to residuals, those of held-out entries as far as there are some."""
     fallback: Tables
     """Additive biases of all entries; knows which labels were seen."""
     low: float
     high: float
-    """Smallest and largest value that was seen; answers stay between."""
+    """Smallest and largest training value; predictions stay between."""
     calibration: Calibration | None = None
-    decided: Table | None = None
-    """Values by the labels of some modes, where those decide them."""
+    dependency: Table | None = None
+    """Values by the labels of some modes, where those labels determine the value (a functional dependency)."""
 
     @property
     def returned(self) -> str:
-        """What answers."""
+        """Which model predicts, as metrics.json names it."""
         return "auto"
 
     @property
@@ -66,74 +63,141 @@ class Ensemble:
         return tuple(table.sizes[0] for table in self.fallback.tables)
 
     @property
+    def joint_predictors(self) -> list[JointPredictor]:
+        """Fits of joint models, those of the heaviest member first."""
+        members = sorted(self.members, key=lambda member: -member.weight)
+        return [fit for member in members for fit in member.fits if isinstance(fit, JointPredictor)]
+
+    @property
     def model(self) -> JointModel | None:
-        """The joint model of the member that weighs most among those that have one."""
-        for member in sorted(self.members, key=lambda one: -one.weight):
-            for part in member.parts:
-                if isinstance(part, Predictor):
-                    return part.model
-        return None
+        """The joint model of the heaviest member that has one."""
+        return next((predictor.model for predictor in self.joint_predictors), None)
 
     def unseen(self, indices: NDArray[np.integer]) -> NDArray[np.bool_]:
         """Which entries have a label that no training entry had (or that is unknown: -1)."""
-        found = [table.find(indices) < len(table.keys) for table in self.fallback.tables]
-        return ~np.logical_and.reduce(found)
+        return self.fallback.unseen(indices)
 
     def predict(self, indices: NDArray[np.integer]) -> NDArray[np.float32]:
         """One number per entry, ``(entries, modes)`` → ``(entries,)``."""
         indices = np.asarray(indices)
-        answer = np.empty(len(indices), dtype=np.float32)
+        predictions = np.empty(len(indices), dtype=np.float32)
         for start in range(0, len(indices), CHUNK):
-            part = indices[start : start + CHUNK]
-            value = np.clip(self.mix(part) + self.remember(part), self.low, self.high)
-            answer[start : start + CHUNK] = self.settle(part, value)
-        return answer
+            chunk = indices[start : start + CHUNK]
+            correction = np.zeros(len(chunk))
+            for model in self.residual_models:
+                correction += model.predict(chunk)
+            predictions[start : start + CHUNK] = self._finished(chunk, self.weighted_mean(chunk) + correction)
+        return predictions
 
     def interval(self, indices: NDArray[np.integer], level: float) -> NDArray[np.float32]:
         """Lower and upper ends that hold a share ``level`` of such entries, ``(entries, 2)``."""
-        return np.clip(interval_of(self, np.asarray(indices), level), self.low, self.high)
+        indices = np.asarray(indices)
+        ends = interval_around(self.calibration, indices, self.predict(indices), self.unseen(indices), level)
+        return np.clip(ends, self.low, self.high)
 
-    def mix(self, indices: NDArray[np.integer]) -> NDArray[np.float64]:
-        """The weighted mean of the members."""
+    def weighted_mean(self, indices: NDArray[np.integer]) -> NDArray[np.float64]:
+        """The weighted mean of the members, ``(entries,)``."""
         total = np.zeros(len(indices))
         for member in self.members:
             total += member.weight * member.predict(indices)
         return total
 
-    def settle(self, indices: NDArray[np.integer], value: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The same, but what is known where labels that decide the value were seen together."""
-        if self.decided is None:
-            return value
-        rows = self.decided.find(indices)
-        return np.where(rows < len(self.decided.keys), self.decided.effects[rows], value)
-
-    def knows(self, indices: NDArray[np.integer]) -> NDArray[np.bool_]:
-        """Which entries have labels that decide the value, and were seen together."""
-        if self.decided is None:
+    def determined(self, indices: NDArray[np.integer]) -> NDArray[np.bool_]:
+        """Which entries have labels that determine the value and were seen together."""
+        if self.dependency is None:
             return np.zeros(len(indices), dtype=np.bool_)
-        return self.decided.find(indices) < len(self.decided.keys)
+        return self.dependency.observed(indices)
 
-    def remember(self, indices: NDArray[np.integer]) -> NDArray[np.float64]:
-        """What the memory adds."""
-        total = np.zeros(len(indices))
-        for one in self.memory:
-            total += one.predict(indices)
-        return total
-
-    def enough_memory(self, fresh: SparseTensor) -> tuple[int, float]:
-        """How many parts of the memory, the first ones, predict entries best that nothing was learnt from, and their
-        squared error.
+    def best_stack_size(self, fresh: SparseTensor) -> tuple[int, float]:
+        """With how many residual models, the first ones, entries that nothing was fitted to are predicted best, and the
+        mean squared error with them.
         """
-        said = self.mix(fresh.indices)
+        value = self.weighted_mean(fresh.indices)
         errors = []
-        for part in (None, *self.memory):
-            said = said if part is None else said + part.predict(fresh.indices)
-            settled = self.settle(fresh.indices, np.clip(said, self.low, self.high))
-            errors.append(float(np.mean((settled - fresh.values) ** 2)))
+        for model in (None, *self.residual_models):
+            value = value if model is None else value + model.predict(fresh.indices)
+            errors.append(float(np.mean((self._finished(fresh.indices, value) - fresh.values) ** 2)))
         return int(np.argmin(errors)), min(errors)
+
+    def _finished(self, indices: NDArray[np.integer], value: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Predictions within the range of the training values; the known value where a dependency determines it."""
+        value = np.clip(value, self.low, self.high)
+        if self.dependency is None:
+            return value
+        rows = self.dependency.find(indices)
+        return np.where(rows < len(self.dependency.keys), self.dependency.effects[rows], value)
 
     def n_parameters(self) -> int:
         """All numbers that were learnt."""
-        parts = [part for member in self.members for part in member.parts] + list(self.memory)
-        known = 0 if self.decided is None else len(self.decided.keys)
-        return known + sum(p.model.n_parameters() if isinstance(p, Predictor) else p.n_parameters() for p in parts)
+        fits = [fit for member in self.members for fit in member.fits]
+        determined = 0 if self.dependency is None else len(self.dependency.keys)
+        return determined + sum(predictor.n_parameters() for predictor in (*fits, *self.residual_models))
+
+    def supports(self, n_modes: int) -> bool:
+        """As many modes as the biases have."""
+        return len(self.shape) == n_modes
+
+    def explain(self) -> dict[str, Any]:
+        """Members with their weights, residual models, and the modes of a dependency."""
+        members = [
+            {"name": member.name, "weight": member.weight, "fits": [fit.explain() for fit in member.fits]}
+            for member in self.members
+        ]
+        return super().explain() | {
+            "members": members,
+            "residual_models": [model.explain() for model in self.residual_models],
+            "dependency": None if self.dependency is None else list(self.dependency.modes),
+        }
+
+    def pack(self) -> Packed:
+        """All parts, each with its kind."""
+        packed = Packed({"range": [self.low, self.high], "calibration": None, "dependency": None}, {})
+        packed.config["members"] = [
+            {
+                "name": member.name,
+                "weight": member.weight,
+                "fits": [packed.add(f"member.{m}.{k}", pack_predictor(fit)) for k, fit in enumerate(member.fits)],
+            }
+            for m, member in enumerate(self.members)
+        ]
+        packed.config["residual_models"] = [
+            packed.add(f"residual_model.{k}", pack_predictor(model)) for k, model in enumerate(self.residual_models)
+        ]
+        packed.config["fallback"] = packed.add("fallback", self.fallback.pack())
+        if self.calibration is not None:
+            packed.config["calibration"] = packed.add("calibration", self.calibration.pack())
+        if self.dependency is not None:
+            packed.config["dependency"] = packed.add("dependency", self.dependency.pack())
+        return packed
+
+    @classmethod
+    def unpack(cls, packed: Packed) -> Self:
+        """The stored ensemble, if all parts have the same modes."""
+        config = packed.config
+        fallback = Tables.unpack_biases(packed.part(config["fallback"], "fallback"))
+        n_modes = len(fallback.tables)
+
+        def predictor(stored: Any, name: str) -> Predictor:
+            found = unpack_predictor(packed.part(stored, name))
+            require(found.supports(n_modes), "modes")
+            return found
+
+        members = tuple(
+            Member(
+                one["name"],
+                float(one["weight"]),
+                tuple(predictor(fit, f"member.{m}.{k}") for k, fit in enumerate(one["fits"])),
+            )
+            for m, one in enumerate(config["members"])
+        )
+        require(all(len(member.fits) for member in members), "members")
+        models = tuple(predictor(one, f"residual_model.{k}") for k, one in enumerate(config["residual_models"]))
+        low, high = map(float, config["range"])
+        require(low <= high, "smallest and largest values")
+        calibration, dependency = config["calibration"], config["dependency"]
+        if calibration is not None:
+            calibration = Calibration.unpack(packed.part(calibration, "calibration"), n_modes)
+        if dependency is not None:
+            dependency = Table.unpack(packed.part(dependency, "dependency"))
+            require(modes_needed([dependency]) <= n_modes, "modes")
+        return cls(members, models, fallback, low, high, calibration, dependency)

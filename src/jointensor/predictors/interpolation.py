@@ -1,24 +1,29 @@
 """Interpolation along an ordered mode: between the nearest observed entries of the same fiber.
 
-A fiber is all entries that agree in every mode but one. Where a fiber has no training entry, the
-additive-bias predictor answers.
+Where a fiber has no training entry, the prediction is that of the additive biases.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from jointensor.data.tensor import SparseTensor, cell_keys
+from jointensor.data.tensor import SparseTensor
 from jointensor.metrics import rmse
-from jointensor.predictors.tables import MAX_CELLS, Tables
+from jointensor.predictors.base import PREDICTORS, Packed, Predictor, require
+from jointensor.predictors.fibers import can_be_numbered, check_fibers, check_order, fiber_keys, inside, ordered_along
+from jointensor.predictors.tables import Tables
+
+ARRAYS = ("coordinates", "ranks", "keys", "values")
 
 
+@PREDICTORS.register("interpolation")
 @dataclass(frozen=True)
-class Interpolation:
+class Interpolation(Predictor):
     """Linear interpolation along one mode."""
 
     mode: int
@@ -35,18 +40,15 @@ class Interpolation:
     @classmethod
     def of(cls, train: SparseTensor, mode: int, fallback: Tables) -> Interpolation:
         """Interpolation between the entries of ``train`` along ``mode``."""
-        coordinates = train.modes[mode].coordinates()
-        along = np.argsort(coordinates, kind="stable")
-        ranks = np.empty_like(along)
-        ranks[along] = np.arange(len(along))
+        coordinates, ranks = ordered_along(train.modes[mode])
         keys = fiber_keys(train.indices, train.shape, mode, ranks)
         order = np.argsort(keys)
-        return cls(mode, train.shape, coordinates[along], ranks, keys[order], train.values[order], fallback)
+        return cls(mode, train.shape, coordinates, ranks, keys[order], train.values[order], fallback)
 
     def predict(self, indices: NDArray[np.integer]) -> NDArray[np.float64]:
         """Interpolated values, held constant beyond a fiber's ends."""
         size = self.shape[self.mode]
-        known = np.all(indices >= 0, axis=1)
+        known = inside(indices, self.shape)
         keys = fiber_keys(np.where(known[:, None], indices, 0), self.shape, self.mode, self.ranks)
         right = np.searchsorted(self.keys, keys)
         left = right - 1
@@ -65,6 +67,31 @@ class Interpolation:
         """All training values, and the numbers of the fallback."""
         return len(self.values) + self.fallback.n_parameters()
 
+    def supports(self, n_modes: int) -> bool:
+        """As many modes as the training entries had."""
+        return len(self.shape) == n_modes
+
+    def explain(self) -> dict[str, Any]:
+        """Along which mode."""
+        return super().explain() | {"mode": self.mode}
+
+    def pack(self) -> Packed:
+        """Training values along the mode, and the fallback."""
+        packed = Packed({"mode": self.mode, "shape": list(self.shape)}, {})
+        packed.arrays.update({name: torch.as_tensor(np.array(getattr(self, name))) for name in ARRAYS})
+        packed.config["fallback"] = packed.add("fallback", self.fallback.pack())
+        return packed
+
+    @classmethod
+    def unpack(cls, packed: Packed) -> Self:
+        """The stored interpolation, if every position is one of the mode."""
+        config, (coordinates, ranks, keys, values) = packed.config, map(packed.array, ARRAYS)
+        shape = check_fibers(config["mode"], config["shape"], keys, values)
+        check_order(shape[config["mode"]], coordinates, ranks)
+        fallback = Tables.unpack(packed.part(config["fallback"], "fallback"))
+        require(fallback.supports(len(shape)), "modes")
+        return cls(config["mode"], shape, coordinates, ranks, keys, values, fallback)
+
     def _between(
         self, left: NDArray[np.int64], right: NDArray[np.int64], position: NDArray[np.int64]
     ) -> NDArray[np.float64]:
@@ -78,7 +105,7 @@ class Interpolation:
 def best_interpolation(train: SparseTensor, valid: SparseTensor, fallback: Tables) -> Interpolation | None:
     """Interpolation along the ordered mode that validates best; ``None`` without an ordered mode.
 
-    ``None`` too where the cells are too many to number, see :data:`~jointensor.predictors.tables.MAX_CELLS`.
+    ``None`` too where the cells are too many to number, see :data:`~jointensor.predictors.base.MAX_CELLS`.
     """
     made = [Interpolation.of(train, n, fallback) for n in modes_to_interpolate(train)]
     if len(made) < 2 or not len(valid):
@@ -88,13 +115,4 @@ def best_interpolation(train: SparseTensor, valid: SparseTensor, fallback: Table
 
 def modes_to_interpolate(tensor: SparseTensor) -> list[int]:
     """Ordered modes, where the cells can be numbered."""
-    return [n for n, mode in enumerate(tensor.modes) if mode.order != "none" and math.prod(tensor.shape) < MAX_CELLS]
-
-
-def fiber_keys(
-    indices: NDArray[np.integer], shape: tuple[int, ...], mode: int, ranks: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Cell numbers in which equal ``key // size`` means the same fiber, ascending along the mode."""
-    others = [n for n in range(len(shape)) if n != mode]
-    cells = np.column_stack([indices[:, others], ranks[indices[:, mode]]])
-    return cell_keys(cells, [shape[n] for n in [*others, mode]])
+    return [n for n, mode in enumerate(tensor.modes) if mode.order != "none" and can_be_numbered(tensor.shape)]

@@ -1,38 +1,48 @@
-"""A trained model that answers for every entry, those with labels it never saw included."""
+"""A trained joint model as a predictor for every entry, those with labels it never saw included."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.overrides import TorchFunctionMode
 
-from jointensor.errors import ConfigError, RunError
+from jointensor.errors import RunError
+from jointensor.models.blocks import SharedPairs
 from jointensor.models.joint import JointModel, evaluate_in_batches
-from jointensor.predictors.conformal import Calibration
+from jointensor.predictors.base import PREDICTORS, Arrays, Packed, Predictor, require, whole_numbers
+from jointensor.predictors.conformal import Calibration, interval_around
 from jointensor.predictors.tables import Tables
+from jointensor.registry import parse_spec
 
 CHUNK = 1 << 18
-"""Entries that are on their way through the model at a time."""
+"""Entries that are looked up at a time: bounds memory."""
+
+BATCH = 1 << 15
+"""Entries that go through the model at a time."""
 
 
+@PREDICTORS.register("joint")
 @dataclass(frozen=True)
-class Predictor:
-    """A joint model and the additive-bias predictor that stands in for it on unseen labels.
+class JointPredictor(Predictor):
+    """A joint model and the additive biases that stand in for it on unseen labels.
 
-    The factor rows of a label without training entries are whatever they started as, so an entry with such a label is
-    answered by the bias predictor, to which the unseen label adds nothing; unless rows were drawn, which gives a label
-    without entries the rows that labels have on average.
+    The factor rows of a label without training entries are whatever they were initialised to, so an entry with such a
+    label is predicted by the biases, to which the unseen label adds nothing; unless rows were sampled (Gibbs), which
+    gives a label without entries rows from the distribution of the others.
     """
 
     model: JointModel
     fallback: Tables
     returned: Literal["joint", "bias"] = "joint"
-    """Which of the two answers for labels that were seen."""
+    """Which of the two predicts entries whose labels were all seen."""
     calibration: Calibration | None = None
-    """How far values lie from predictions; ``None`` where there were too few entries to say."""
+    """``None`` where there were too few held-out entries for intervals."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -41,28 +51,27 @@ class Predictor:
 
     def unseen(self, indices: NDArray[np.integer]) -> NDArray[np.bool_]:
         """Which entries have a label that no training entry had (or that is unknown: -1)."""
-        found = [table.find(indices) < len(table.keys) for table in self.fallback.tables]
-        return ~np.logical_and.reduce(found)
+        return self.fallback.unseen(indices)
 
     def predict(self, indices: NDArray[np.integer]) -> NDArray[np.float32]:
-        """One number per entry, ``(entries, modes)`` → ``(entries,)``; memory does not grow with the answer."""
+        """One number per entry, ``(entries, modes)`` → ``(entries,)``; in chunks, so that memory is bounded."""
         indices = np.asarray(indices)
-        answer = np.empty(len(indices), dtype=np.float32)
+        predictions = np.empty(len(indices), dtype=np.float32)
         device = next(self.model.parameters()).device
         for start in range(0, len(indices), CHUNK):
             chunk = indices[start : start + CHUNK]
-            cold = self.not_for_the_model(chunk, self.unseen(chunk))
-            part = answer[start : start + CHUNK]
+            cold = self.uses_fallback(chunk, self.unseen(chunk))
+            part = predictions[start : start + CHUNK]
             part[cold] = self.fallback.predict(chunk[cold])
             warm = torch.as_tensor(np.ascontiguousarray(chunk[~cold]), device=device)
-            part[~cold] = evaluate_in_batches(self.model, warm, 1 << 15).cpu().numpy()
-        return answer
+            part[~cold] = evaluate_in_batches(self.model, warm, BATCH).cpu().numpy()
+        return predictions
 
-    def not_for_the_model(self, indices: NDArray[np.integer], unseen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Entries that the bias predictor answers, by which of them are unseen.
+    def uses_fallback(self, indices: NDArray[np.integer], unseen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which entries are predicted by the biases, given which of them have an unseen label.
 
-        Rows that are drawn are drawn for labels without entries too, from what the others are like: such a model only
-        cannot answer for labels that it has no row for.
+        Sampled rows are sampled for labels without entries too: such a model only cannot predict labels that it has no
+        row for.
         """
         if self.returned != "joint":
             return np.ones(len(indices), dtype=np.bool_)
@@ -73,15 +82,93 @@ class Predictor:
 
     def interval(self, indices: NDArray[np.integer], level: float) -> NDArray[np.float32]:
         """Lower and upper ends that hold a share ``level`` of such entries, ``(entries, 2)``."""
-        return interval_of(self, np.asarray(indices), level)
+        indices = np.asarray(indices)
+        return interval_around(self.calibration, indices, self.predict(indices), self.unseen(indices), level)
+
+    def n_parameters(self) -> int:
+        """Those of the joint model."""
+        return self.model.n_parameters()
+
+    def supports(self, n_modes: int) -> bool:
+        """As many modes as the model has."""
+        return len(self.shape) == n_modes
+
+    def explain(self) -> dict[str, Any]:
+        """The model's configuration, and which of model and biases predicts."""
+        return super().explain() | {"model": self.model.config(), "returned": self.returned}
+
+    def pack(self) -> Packed:
+        """The model's configuration and weights, the biases, and the calibration."""
+        weights = {f"model.{name}": value.detach().cpu() for name, value in self.model.state_dict().items()}
+        packed = Packed(self.model.config() | {"returned": self.returned, "calibration": None}, weights)
+        packed.config["fallback"] = packed.add("fallback", self.fallback.pack())
+        if self.calibration is not None:
+            packed.config["calibration"] = packed.add("calibration", self.calibration.pack())
+        return packed
+
+    @classmethod
+    def unpack(cls, packed: Packed) -> Self:
+        """The stored model, if its configuration is that of its weights."""
+        config, returned = packed.config, packed.config["returned"]
+        require(returned in ("joint", "bias"), f"choice of model or biases: {returned!r}")
+        weights = packed.part({}, "model").arrays
+        whole_numbers(config["shape"])
+        with _SizeLimit(weights) as limit:
+            limit.check_options(config["nonlinear"])
+            model = JointModel.from_config(config, packed.nonlinear)
+            model.load_state_dict(weights)
+        _check_model(model.eval())
+        fallback = Tables.unpack_biases(packed.part(config["fallback"], "fallback"))
+        require(tuple(table.sizes[0] for table in fallback.tables) == model.shape, "biases")
+        stored, calibration = config["calibration"], None
+        if stored is not None:
+            calibration = Calibration.unpack(packed.part(stored, "calibration"), len(model.shape))
+        return cls(model, fallback, returned, calibration)
 
 
-def interval_of(predictor: Any, indices: NDArray[np.integer], level: float) -> NDArray[np.float32]:
-    """Intervals of whatever predicts and is calibrated."""
-    if not 0 < level < 1:
-        raise ConfigError(f"an interval of {level:g} is not possible; give a share between 0 and 1, such as 0.9")
-    if predictor.calibration is None:
-        raise RunError("this model has no intervals: there were too few entries that it was not trained on; fit again")
-    centre = predictor.predict(indices)
-    ends = predictor.calibration.interval(indices, centre, level, predictor.unseen(indices))
-    return ends.astype(np.float32)
+class _SizeLimit(TorchFunctionMode):
+    """Refuses to build a model that is larger than the weights stored for it."""
+
+    MAKERS = (torch.zeros, torch.empty, torch.ones, torch.randn, torch.full)
+    SPARE_NUMBERS, SPARE_TENSORS = 4096, 64
+    """What a small model may allocate on top of its weights."""
+    MAX_HARMLESS_OPTION = 1_000_000
+    """Options of f up to this number are accepted however small the model is."""
+
+    def __init__(self, weights: Arrays) -> None:
+        super().__init__()
+        self.stored = sum(one.numel() for one in weights.values())
+        self.numbers_left = 8 * self.stored + self.SPARE_NUMBERS  # f is tried on a few rows, blocks make buffers
+        self.tensors_left = 4 * len(weights) + self.SPARE_TENSORS
+
+    def check_options(self, nonlinear: Any) -> None:
+        """Refuse options of f that ask for more layers or units than there are weights."""
+        options = parse_spec(nonlinear)[1] if isinstance(nonlinear, str) else {}
+        most = max(self.stored, self.MAX_HARMLESS_OPTION)
+        require(all(not isinstance(one, int) or one <= most for one in options.values()), "options")
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Count what is allocated."""
+        if func in self.MAKERS:
+            size = args[0] if args and isinstance(args[0], Sequence) else args
+            self.numbers_left -= max(math.prod(length for length in size if isinstance(length, int)), 1)
+            self.tensors_left -= 1
+            if self.numbers_left < 0 or self.tensors_left < 0:
+                raise RunError("its configuration is of a larger model than its weights")
+        return func(*args, **(kwargs or {}))
+
+
+def _check_model(model: JointModel) -> None:
+    """Predict the first and the last entry: weights that do not belong together fail here."""
+    g = model.multilinear
+    for block in () if g is None else g.blocks.values():
+        for one in block.implicit_feedback if isinstance(block, SharedPairs) else ():
+            pairs = one.seen_with
+            require(pairs.ndim == 2 and len(pairs) == 2 and pairs.dtype == torch.int64, "implicit labels")
+            tops = torch.tensor([[one.size], [len(one.table)]])
+            require(bool(((pairs >= 0) & (pairs < tops)).all()), "implicit labels")
+    with torch.no_grad():
+        corners = torch.tensor([[0] * len(model.shape), [size - 1 for size in model.shape]])
+        require(model(corners).shape == (2,), "weights")

@@ -1,7 +1,7 @@
-"""Blocks that memorise, fitted to what the other blocks leave of entries that they did not see.
+"""Models of residuals, stacked on a fitted model: kriging along ordered modes, k nearest neighbours, tables.
 
-Fitted to their own training residuals they would find nothing: those are overfitted. So ``local`` and ``tables`` come
-last, and learn from residuals of entries that were left out.
+They are fitted to residuals of held-out entries: training residuals of a model that overfits are too small, and have
+another structure.
 """
 
 from __future__ import annotations
@@ -14,47 +14,50 @@ from numpy.typing import NDArray
 
 from jointensor.data.split import groups_of
 from jointensor.data.tensor import SparseTensor
-from jointensor.predictors.ensemble import Memory
+from jointensor.predictors.base import Predictor
+from jointensor.predictors.fibers import can_be_numbered
 from jointensor.predictors.knn import KnnResiduals, fit_knn
-from jointensor.predictors.kriging import Kriging, numbered
+from jointensor.predictors.kriging import Kriging
 from jointensor.predictors.tables import Tables, fit_tables, refit_tables
 
-WORTH = 0.002
-"""Share of the squared error that a part must take away to be kept."""
+MIN_GAIN = 0.002
+"""Share of the held-out squared error that a model must remove to be kept: less is found in noise by chance."""
 
-THIRDS = 3
-"""Parts of the entries that partners and tables are judged by, where there are no more folds or more would cost."""
+CROSS_FIT_FOLDS = 3
+"""Folds that neighbours and tables are judged by, where there are no more or more would cost time."""
 
 
 @dataclass(frozen=True)
 class ResidualStack:
-    """What is kept, and what it leaves of the residuals it was fitted to, each without itself."""
+    """The models that are kept, and the residuals that they leave of the entries they were fitted to."""
 
-    parts: tuple[Memory, ...]
-    left: NDArray[np.float64]
+    models: tuple[Predictor, ...]
+    residuals: NDArray[np.float64]
+    """What all models together leave, each predicting an entry without having seen it, ``(entries,)``."""
     notes: tuple[tuple[str, float], ...]
-    """What was tried, and the share of the squared error it took away; those that are kept come first."""
-    said: tuple[NDArray[np.float64], ...] = ()
-    """What each part says of the entries it was fitted to, without them."""
+    """Names of the models that were tried, and the share of the squared error each removed; kept ones come first."""
+    predictions: tuple[NDArray[np.float64], ...] = ()
+    """Cross-fitted predictions of each model for the entries, ``(entries,)`` each."""
 
     @property
     def names(self) -> list[str]:
-        """Of the parts that are kept."""
-        return [name for name, _ in self.notes[: len(self.parts)]]
+        """Of the models that are kept."""
+        return [name for name, _ in self.notes[: len(self.models)]]
 
     @property
-    def has_neighbours(self) -> bool:
-        """Whether neighbours along a mode are asked."""
-        return any(isinstance(part, Kriging) for part in self.parts)
+    def uses_kriging(self) -> bool:
+        """Whether one of the models is kriging along a mode."""
+        return any(isinstance(model, Kriging) for model in self.models)
 
     def first(self, count: int) -> ResidualStack:
-        """The first parts alone."""
-        left = self.left + sum(self.said[count:], np.zeros_like(self.left))
-        return ResidualStack(self.parts[:count], left, self.notes[:count], self.said[:count])
+        """The first models alone."""
+        residuals = self.residuals + sum(self.predictions[count:], np.zeros_like(self.residuals))
+        return ResidualStack(self.models[:count], residuals, self.notes[:count], self.predictions[:count])
 
     def at(self, where: NDArray[np.integer]) -> ResidualStack:
-        """The same parts, and what is left of some of the residuals."""
-        return ResidualStack(self.parts, self.left[where], self.notes, tuple(one[where] for one in self.said))
+        """The same models, with the residuals of some of the entries."""
+        predictions = tuple(one[where] for one in self.predictions)
+        return ResidualStack(self.models, self.residuals[where], self.notes, predictions)
 
 
 def fit_residual_stack(
@@ -67,121 +70,116 @@ def fit_residual_stack(
     beside: Sequence[int] = (),
     groups: Sequence[int] = (),
 ) -> ResidualStack:
-    """Neighbours along every ordered mode, then partners, then tables, as far as they take away some of the error.
+    """Kriging along every ordered mode, then neighbours, then tables, as far as they remove some of the error.
 
     Parameters
     ----------
     tensor
         The entries.
     residuals
-        What is left of their values by models that did not see them, ``(entries,)``.
+        Of models that did not see them, ``(entries,)``.
     folds
-        Which entries are left out together when tables are judged, ``(entries,)``.
+        Which entries are held out together when tables are judged, ``(entries,)``.
     tables
         Whether tables are tried at all.
     along
-        Modes whose neighbours are asked; all ordered ones where it is not said.
+        Modes along which kriging is tried; all ordered ones where it is ``None``.
     beside
-        Modes whose labels may have partners.
+        Modes along which nearest neighbours are tried.
     groups
-        Modes whose labels, taken together, will be new in what is asked.
+        Modes whose labels, taken together, will be new in the queries.
     """
-    kept = _Kept(residuals.astype(np.float64))
+    draft = _Draft(residuals.astype(np.float64))
     if along is None:
         along = [n for n, mode in enumerate(tensor.modes) if mode.order != "none"]
-    tried = [_Along(tensor, n) for n in along if numbered(tensor.shape)]
-    while tried:
-        found = [(one, *one.fit(kept.left)) for one in tried]
-        one, part, said = max(found, key=lambda item: kept.gain(item[2]))
-        if not kept.offer(one.name, part, said):
+    untried = list(along) if can_be_numbered(tensor.shape) else []
+    while untried:
+        found = {n: _fit_kriging(tensor, n, draft.residuals) for n in untried}
+        best = max(untried, key=lambda n: draft.gain(found[n][1]))
+        if not draft.offer(f"local:{tensor.modes[best].name}", *found[best]):
             break
-        tried.remove(one)
-    if len(beside) and numbered(tensor.shape):
-        _offer_knn(kept, tensor, beside, _thirds(tensor, folds, groups))
+        untried.remove(best)
+    if len(beside) and can_be_numbered(tensor.shape):
+        _offer_knn(draft, tensor, beside, _few_folds(tensor, folds, groups))
     if tables and tensor.n_modes > 2:
-        kept.offer("tables", *_cross_fit_tables(tensor, kept.left, folds, groups))
-    kept.notes.sort(key=lambda note: note[1] < WORTH)
-    return ResidualStack(tuple(kept.parts), kept.left, tuple(kept.notes), tuple(kept.said))
+        draft.offer("tables", *_cross_fit_tables(tensor, draft.residuals, folds, groups))
+    draft.notes.sort(key=lambda note: note[1] < MIN_GAIN)
+    return ResidualStack(tuple(draft.models), draft.residuals, tuple(draft.notes), tuple(draft.predictions))
 
 
 @dataclass
-class _Kept:
-    """What was worth keeping so far."""
+class _Draft:
+    """A stack while it is fitted."""
 
-    left: NDArray[np.float64]
-    """Of the residuals, by the parts that are kept."""
-    parts: list[Memory] = field(default_factory=list)
-    said: list[NDArray[np.float64]] = field(default_factory=list)
+    residuals: NDArray[np.float64]
+    """That the models kept so far leave."""
+    models: list[Predictor] = field(default_factory=list)
+    predictions: list[NDArray[np.float64]] = field(default_factory=list)
     notes: list[tuple[str, float]] = field(default_factory=list)
 
-    def gain(self, said: NDArray[np.float64]) -> float:
-        """Share of the squared error that is taken away."""
-        size = float(np.mean(self.left**2))
-        return 1 - float(np.mean((self.left - said) ** 2)) / size if size else 0.0
+    def gain(self, predictions: NDArray[np.float64]) -> float:
+        """Share of the squared error that these predictions remove."""
+        size = float(np.mean(self.residuals**2))
+        return 1 - float(np.mean((self.residuals - predictions) ** 2)) / size if size else 0.0
 
-    def offer(self, name: str, part: Memory, said: NDArray[np.float64]) -> bool:
-        """Keep a part if it is worth it; whether it was."""
-        gain = self.gain(said)
+    def offer(self, name: str, model: Predictor, predictions: NDArray[np.float64]) -> bool:
+        """Keep a model if it removes enough of the error; returns whether it did."""
+        gain = self.gain(predictions)
         self.notes.append((name, gain))
-        if gain < WORTH:
+        if gain < MIN_GAIN:
             return False
-        self.parts.append(part)
-        self.said.append(said)
-        self.left = self.left - said
+        self.models.append(model)
+        self.predictions.append(predictions)
+        self.residuals = self.residuals - predictions
         return True
 
 
-def _offer_knn(kept: _Kept, tensor: SparseTensor, modes: Sequence[int], folds: NDArray[np.integer]) -> None:
-    """Partners along modes, those first that tell most by themselves."""
+def _fit_kriging(
+    tensor: SparseTensor, mode: int, residuals: NDArray[np.float64]
+) -> tuple[Kriging, NDArray[np.float64]]:
+    """Kriging along a mode, and its leave-one-out predictions."""
+    model = Kriging.of(tensor.indices, residuals, mode, tensor.modes[mode], tensor.shape).tuned()
+    return model, model.leave_one_out(tensor.indices)
 
-    def found(mode: int) -> tuple[KnnResiduals, NDArray[np.float64]] | None:
-        return fit_knn(tensor.indices, kept.left, folds, mode, tensor.shape)
 
-    first = {n: one for n in modes if (one := found(n)) is not None}
-    before = kept.left
-    for n in sorted(first, key=lambda n: -kept.gain(first[n][1])):
-        # found once more in what those leave that were kept since
-        again = first[n] if kept.left is before or kept.gain(first[n][1]) < WORTH else found(n)
+def _offer_knn(draft: _Draft, tensor: SparseTensor, modes: Sequence[int], folds: NDArray[np.integer]) -> None:
+    """Nearest neighbours along modes, in the order of what they gain by themselves."""
+
+    def fitted(mode: int) -> tuple[KnnResiduals, NDArray[np.float64]] | None:
+        return fit_knn(tensor.indices, draft.residuals, folds, mode, tensor.shape)
+
+    first = {n: one for n in modes if (one := fitted(n)) is not None}
+    before = draft.residuals
+    for n in sorted(first, key=lambda n: -draft.gain(first[n][1])):
+        # fitted once more to the residuals of the models that were kept since
+        again = first[n] if draft.residuals is before or draft.gain(first[n][1]) < MIN_GAIN else fitted(n)
         if again is not None:
-            kept.offer(f"partners:{tensor.modes[n].name}", *again)
+            draft.offer(f"partners:{tensor.modes[n].name}", *again)
 
 
-def _thirds(tensor: SparseTensor, folds: NDArray[np.integer], groups: Sequence[int]) -> NDArray[np.integer]:
-    """Three parts, of whole folds where there are as many."""
+def _few_folds(tensor: SparseTensor, folds: NDArray[np.integer], groups: Sequence[int]) -> NDArray[np.integer]:
+    """Three folds: the given ones merged, or random ones where there are fewer."""
     names, which = np.unique(folds, return_inverse=True)
-    if len(names) >= THIRDS:
-        return which % THIRDS
+    if len(names) >= CROSS_FIT_FOLDS:
+        return which % CROSS_FIT_FOLDS
     count, member = groups_of(tensor, groups)
-    return (np.random.default_rng(0).permutation(count) % THIRDS)[member]
-
-
-class _Along:
-    """Neighbours along one mode."""
-
-    def __init__(self, tensor: SparseTensor, mode: int) -> None:
-        self.tensor, self.mode = tensor, mode
-        self.name = f"local:{tensor.modes[mode].name}"
-
-    def fit(self, left: NDArray[np.float64]) -> tuple[Kriging, NDArray[np.float64]]:
-        """The part, and what it says of every entry without that entry."""
-        tensor = self.tensor
-        part = Kriging.of(tensor.indices, left, self.mode, tensor.modes[self.mode], tensor.shape).tuned()
-        return part, part.left_out(tensor.indices)
+    return (np.random.default_rng(0).permutation(count) % CROSS_FIT_FOLDS)[member]
 
 
 def _cross_fit_tables(
-    tensor: SparseTensor, left: NDArray[np.float64], folds: NDArray[np.integer], groups: Sequence[int]
+    tensor: SparseTensor, residuals: NDArray[np.float64], folds: NDArray[np.integer], groups: Sequence[int]
 ) -> tuple[Tables, NDArray[np.float64]]:
-    """Tables of all entries, and what those of the other folds say of every entry."""
-    values = tensor.with_values(left)
-    said = np.zeros(len(left))
-    if (folds == folds[0]).all():  # everything was left out at once: any parts will do
-        folds = _thirds(tensor, folds, groups)
+    """Tables of all entries, and predictions of every entry by tables of the other folds."""
+    values = tensor.with_values(residuals)
+    predictions = np.zeros(len(residuals))
+    if (folds == folds[0]).all():  # all entries were held out at once: any folds will do
+        folds = _few_folds(tensor, folds, groups)
     names = np.unique(folds)
     first = folds == names[0]
-    shape = fit_tables(values.take(np.flatnonzero(~first)), values.take(np.flatnonzero(first)))
-    said[first] = shape.predict(tensor.indices[first])
+    tables = fit_tables(values.take(np.flatnonzero(~first)), values.take(np.flatnonzero(first)))
+    predictions[first] = tables.predict(tensor.indices[first])
     for name in names[1:]:
         here = folds == name
-        said[here] = refit_tables(shape, values.take(np.flatnonzero(~here))).predict(tensor.indices[here])
-    return refit_tables(shape, values), said
+        refitted = refit_tables(tables, values.take(np.flatnonzero(~here)))
+        predictions[here] = refitted.predict(tensor.indices[here])
+    return refit_tables(tables, values), predictions

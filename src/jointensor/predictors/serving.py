@@ -1,4 +1,4 @@
-"""A predictor made ready for very many questions: the same answers, bit for bit, sooner."""
+"""A predictor made ready for very many queries: the same predictions, bit for bit, sooner."""
 
 from __future__ import annotations
 
@@ -14,39 +14,32 @@ from torch import Tensor
 
 from jointensor.models.joint import JointModel
 from jointensor.models.nonlinear.julia import Julia
-from jointensor.predictors.conformal import Calibration
+from jointensor.predictors.conformal import interval_around
 from jointensor.predictors.ensemble import Ensemble
-from jointensor.predictors.joint import Predictor, interval_of
+from jointensor.predictors.joint import JointPredictor
 from jointensor.predictors.tables import Table, Tables
 
 BATCH = 1 << 12
-"""Entries that go through a model at a time: what a layer makes of them stays in the cache of a core."""
+"""Entries that go through a model at a time: the outputs of a layer stay in the cache of a core."""
 
 NEAR = 1 << 10
-"""Entries whose widest layer is there at a time: it is read again before it leaves that cache."""
+"""Entries whose widest layer is computed at a time: it is read again before it leaves that cache."""
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What is said of some entries, ``(entries,)`` each; made to be asked again for intervals."""
+    """Predictions of some entries, from which their intervals can be computed."""
 
     predicted: NDArray[np.float32]
+    """``(entries,)``."""
     never_seen: NDArray[np.bool_]
-    calibration: Calibration | None
-
-    def predict(self, _: NDArray[np.integer]) -> NDArray[np.float32]:
-        """The predictions that are there."""
-        return self.predicted
-
-    def unseen(self, _: NDArray[np.integer]) -> NDArray[np.bool_]:
-        """Which entries have a label that no training entry had."""
-        return self.never_seen
+    """Which entries have a label that no training entry had, ``(entries,)``."""
 
 
 class Serving:
-    """Answers like the predictor that it is given, in small batches on all of torch's threads."""
+    """Predicts like the given predictor, in small batches on all of torch's threads."""
 
-    def __init__(self, predictor: Predictor | Ensemble) -> None:
+    def __init__(self, predictor: JointPredictor | Ensemble) -> None:
         self.predictor = replace(predictor, fallback=_indexed(predictor.fallback))
 
     def unseen(self, indices: NDArray[np.integer]) -> NDArray[np.bool_]:
@@ -62,38 +55,38 @@ class Serving:
         unseen = self.unseen(indices)
         predictor = self.predictor
         if isinstance(predictor, Ensemble) or next(predictor.model.parameters()).device.type != "cpu":
-            return Answers(predictor.predict(indices), unseen, predictor.calibration)
-        cold = predictor.not_for_the_model(indices, unseen)  # (entries,)
+            return Answers(predictor.predict(indices), unseen)
+        cold = predictor.uses_fallback(indices, unseen)  # (entries,)
         if not cold.any():
-            return Answers(_in_batches(predictor.model, indices), unseen, predictor.calibration)
+            return Answers(_in_batches(predictor.model, indices), unseen)
         predicted = np.empty(len(indices), dtype=np.float32)  # (entries,)
         predicted[cold] = predictor.fallback.predict(indices[cold])
         predicted[~cold] = _in_batches(predictor.model, indices[~cold])
-        return Answers(predicted, unseen, predictor.calibration)
+        return Answers(predicted, unseen)
 
     def interval(self, indices: NDArray[np.integer], answers: Answers, level: float) -> NDArray[np.float32]:
-        """Lower and upper ends of entries that were answered, ``(entries, 2)``."""
-        ends = interval_of(answers, indices, level)
+        """Lower and upper ends of entries that were predicted, ``(entries, 2)``."""
         predictor = self.predictor
+        ends = interval_around(predictor.calibration, indices, answers.predicted, answers.never_seen, level)
         return np.clip(ends, predictor.low, predictor.high) if isinstance(predictor, Ensemble) else ends
 
 
 def _in_batches(model: JointModel, indices: NDArray[np.integer]) -> NDArray[np.float32]:
-    asked = torch.as_tensor(np.ascontiguousarray(indices))  # (entries, modes)
-    predicted = torch.empty(len(asked))
-    batches = _parts(len(asked), BATCH)
+    queries = torch.as_tensor(np.ascontiguousarray(indices))  # (entries, modes)
+    predicted = torch.empty(len(queries))
+    batches = _parts(len(queries), BATCH)
 
-    def answer(batch: slice) -> None:
+    def predict(batch: slice) -> None:
         with torch.inference_mode():
-            predicted[batch] = model(asked[batch])
+            predicted[batch] = model(queries[batch])
 
     with _one_thread_per_call() as threads, _near(model):
         if threads == 1:  # threads that come and go leave memory behind
             for batch in batches:
-                answer(batch)
+                predict(batch)
         else:
             with ThreadPoolExecutor(threads) as pool:
-                list(pool.map(answer, batches))
+                list(pool.map(predict, batches))
     return predicted.numpy()
 
 

@@ -1,52 +1,56 @@
 """Shrunk means over subsets of modes, added up: ``x̂ = mean + Σ_S t_S(i_S)``.
 
-One table holds a number per *observed* combination of the labels of a subset S. With singletons only
-this is the additive ridge-bias predictor; with larger subsets it is what a careful analyst tabulates
-first. Tables are fitted in turn on what the others leave (backfitting): the number of a combination is
-the mean of its ``n`` residuals, shrunk towards zero by ``n / (n + λ)``, with λ of each table chosen on
-the validation entries; ``λ = ∞`` leaves the table out.
+One table holds a number per *observed* combination of the labels of a subset S. Tables are fitted in turn to the
+residuals of the others (backfitting): the number of a combination is the mean of its ``n`` residuals, shrunk towards
+zero by ``n / (n + λ)``, with λ of each table chosen on the validation entries; ``λ = ∞`` leaves the table out.
+
+With singletons only and one λ this is the additive ridge-bias predictor, see :mod:`jointensor.predictors.biases`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from jointensor.data.tensor import SparseTensor, cell_keys, distinct_keys
+from jointensor.predictors.base import MAX_CELLS, PREDICTORS, Packed, Predictor, require, whole_numbers
 from jointensor.threads import in_threads
 
-SHRINKAGE = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, math.inf)
-"""Values of λ that are tried for each table."""
-
-BIAS_SHRINKAGE = (1.0, 3.0, 10.0, 30.0, 100.0)
-"""Values of λ that are tried for the biases, all of them together."""
+SHRINKAGE_GRID = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, math.inf)
+"""Values of λ, in entries, that are tried for each table."""
 
 DEFAULT_SHRINKAGE = 10.0
-"""λ where there are no validation entries to choose it."""
+"""λ, in entries, where there are no validation entries to choose it."""
 
-ROUNDS = 20
-"""Most passes over all tables; fitting stops earlier when validation no longer improves."""
+MAX_ROUNDS = 20
+"""Passes over all tables; fitting stops earlier when validation no longer improves."""
 
-REFITS = 4
-"""Passes over all tables where only their last shrinkage is known."""
+REFIT_ROUNDS = 4
+"""Passes over all tables where only their last λ is known."""
 
-CHECKED = 200_000
+MIN_IMPROVEMENT = 1e-4
+"""Share by which the validation error must fall for another round to be worth its time."""
+
+MIN_OBJECTIVE_IMPROVEMENT = 1e-9
+"""The same of the root of the penalised training error, where there are no validation entries: close to convergence."""
+
+MAX_VALID_ENTRIES = 200_000
 """Validation entries that are enough to choose the shrinkage of tables."""
 
-MAX_CELLS = 2**62
-"""Cells that can be numbered: beyond it the keys of training entries and of queries would not agree."""
-
 MAX_SUBSETS = 30
-"""Most tables in a model; smaller subsets come first."""
+"""Tables in a model; smaller subsets come first."""
 
 
+@PREDICTORS.register("mean")
 @dataclass(frozen=True)
-class Mean:
+class Mean(Predictor):
     """One number for every entry: the mean of the training values."""
 
     mean: float
@@ -58,6 +62,19 @@ class Mean:
     def n_parameters(self) -> int:
         """One."""
         return 1
+
+    def supports(self, n_modes: int) -> bool:
+        """Any number of modes."""
+        return True
+
+    def pack(self) -> Packed:
+        """The mean."""
+        return Packed({"mean": self.mean}, {})
+
+    @classmethod
+    def unpack(cls, packed: Packed) -> Self:
+        """The stored mean."""
+        return cls(float(packed.config["mean"]))
 
 
 @dataclass(frozen=True)
@@ -74,22 +91,61 @@ class Table:
     def find(self, indices: NDArray[np.integer]) -> NDArray[np.int32]:
         """Row of each entry's combination; the last row where it was never observed."""
         columns = indices[:, self.modes]
-        known = np.all((columns >= 0) & (columns < np.array(self.sizes)), axis=1)  # later labels are not in it either
-        keys = cell_keys(np.where(known[:, None], columns, 0), self.sizes)
+        inside = np.all((columns >= 0) & (columns < np.array(self.sizes)), axis=1)
+        keys = cell_keys(np.where(inside[:, None], columns, 0), self.sizes)
         rows = np.searchsorted(self.keys, keys)
         rows[rows == len(self.keys)] = 0
-        return np.where(known & (self.keys[rows] == keys), rows, len(self.keys)).astype(np.int32)
+        return np.where(inside & (self.keys[rows] == keys), rows, len(self.keys)).astype(np.int32)
+
+    def observed(self, indices: NDArray[np.integer]) -> NDArray[np.bool_]:
+        """Which entries have a combination that the table knows, ``(entries,)``."""
+        found: NDArray[np.bool_] = self.find(indices) < len(self.keys)
+        return found
+
+    def pack(self) -> Packed:
+        """Modes, sizes, keys and effects."""
+        arrays = {"keys": self.keys, "effects": self.effects}
+        config = {"modes": list(map(int, self.modes)), "sizes": list(map(int, self.sizes))}
+        return Packed(config, {name: torch.as_tensor(np.ascontiguousarray(one)) for name, one in arrays.items()})
+
+    @classmethod
+    def unpack(cls, packed: Packed) -> Self:
+        """The stored table, if its keys and effects belong together."""
+        modes, sizes = whole_numbers(packed.config["modes"]), whole_numbers(packed.config["sizes"])
+        keys, effects = packed.array("keys"), packed.array("effects")
+        require(len(modes) == len(sizes) > 0 and math.prod(sizes) > 0, "tables")
+        require(keys.dtype == np.int64 and keys.ndim == 1 and len(keys), "keys of tables")
+        require(effects.dtype.kind == "f" and effects.shape == (len(keys) + 1,), "effects of tables")
+        return cls(modes, sizes, keys, effects)
 
 
+def pack_table_list(tables: Sequence[Table]) -> Packed:
+    """Tables by their position."""
+    packed = Packed({}, {})
+    packed.config["tables"] = [packed.add(str(n), table.pack()) for n, table in enumerate(tables)]
+    return packed
+
+
+def unpack_table_list(packed: Packed) -> tuple[Table, ...]:
+    """What :func:`pack_table_list` described."""
+    return tuple(Table.unpack(packed.part(config, str(n))) for n, config in enumerate(packed.config["tables"]))
+
+
+def modes_needed(tables: Iterable[Table]) -> int:
+    """Number of modes that an entry must have for all tables to find theirs."""
+    return 1 + max((mode for table in tables for mode in table.modes), default=-1)
+
+
+@PREDICTORS.register("tables")
 @dataclass(frozen=True)
-class Tables:
+class Tables(Predictor):
     """A mean and a sum of tables."""
 
     mean: float
     tables: tuple[Table, ...]
     shrinkage: tuple[float, ...]
     passes: tuple[tuple[float, ...], ...] = ()
-    """λ of every table in every pass over them, as they were chosen; empty where nobody kept them."""
+    """λ of every table in every pass over them, as they were chosen; empty where they were not recorded."""
 
     def predict(self, indices: NDArray[np.integer]) -> NDArray[np.float64]:
         """Sum of the numbers found; a combination never observed adds nothing."""
@@ -98,48 +154,85 @@ class Tables:
             value += table.effects[table.find(indices)]
         return value
 
+    def unseen(self, indices: NDArray[np.integer]) -> NDArray[np.bool_]:
+        """Which entries have a combination that some table does not know; of biases: a label never seen."""
+        return ~np.logical_and.reduce([table.observed(indices) for table in self.tables])
+
     def n_parameters(self) -> int:
         """The mean, and one number per combination of every table that was not shrunk away."""
         return 1 + sum(int(np.count_nonzero(table.effects)) for table in self.tables)
 
+    def supports(self, n_modes: int) -> bool:
+        """At least as many modes as the tables look at."""
+        return modes_needed(self.tables) <= n_modes
 
-def fit_bias(train: SparseTensor, valid: SparseTensor) -> Tables:
-    """The additive ridge-bias predictor: a mean, one number per label, one λ for all of them."""
-    parts = [_Fitting(train, valid, (n,)) for n in range(train.n_modes)]
-    grid = BIAS_SHRINKAGE if len(valid) else (DEFAULT_SHRINKAGE,)
-    fits = [_backfit(parts, train, valid, (shrinkage,)) for shrinkage in grid]
-    return min(fits, key=lambda fit: fit[0])[1]
+    def explain(self) -> dict[str, Any]:
+        """Modes and λ of every table."""
+        shrinkage = _without_infinity(self.shrinkage)
+        subsets = [list(table.modes) for table in self.tables]
+        return super().explain() | {"subsets": subsets, "shrinkage": shrinkage}
+
+    def pack(self) -> Packed:
+        """Mean, tables and λ."""
+        packed = pack_table_list(self.tables)
+        passes = [_without_infinity(one) for one in self.passes]
+        packed.config.update(mean=self.mean, shrinkage=_without_infinity(self.shrinkage), passes=passes)
+        return packed
+
+    @classmethod
+    def unpack(cls, packed: Packed) -> Self:
+        """The stored tables."""
+        config, tables = packed.config, unpack_table_list(packed)
+        shrinkage, *passes = (
+            tuple(math.inf if one is None else float(one) for one in some)
+            for some in (config["shrinkage"], *config["passes"])
+        )
+        require(all(len(one) == len(tables) for one in passes), "shrinkage of tables")
+        return cls(float(config["mean"]), tables, shrinkage, tuple(passes))
+
+    @classmethod
+    def unpack_biases(cls, packed: Packed) -> Self:
+        """Stored tables that must be additive biases: one table per mode, in their order."""
+        biases = cls.unpack(packed)
+        singletons = all(table.modes == (n,) for n, table in enumerate(biases.tables))
+        require(len(biases.tables) > 1 and singletons, "biases")
+        return biases
+
+
+def _without_infinity(shrinkage: Iterable[float]) -> list[float | None]:
+    """λ as JSON can hold it; ``None`` for a table that is left out."""
+    return [one if math.isfinite(one) else None for one in shrinkage]
 
 
 def fit_tables(train: SparseTensor, valid: SparseTensor) -> Tables:
     """Tables over every proper subset of modes, small subsets first; those over too many cells are left out."""
     every = [s for k in range(1, train.n_modes) for s in combinations(range(train.n_modes), k)]
     subsets = [s for s in every if math.prod(train.shape[n] for n in s) < MAX_CELLS]
-    valid = valid.take(np.arange(0, len(valid), 1 + len(valid) // CHECKED))
-    parts = in_threads(lambda modes: _Fitting(train, valid, modes), subsets[:MAX_SUBSETS])
-    return _backfit(parts, train, valid, SHRINKAGE if len(valid) else (DEFAULT_SHRINKAGE,))[1]
+    valid = valid.take(np.arange(0, len(valid), 1 + len(valid) // MAX_VALID_ENTRIES))
+    fits = in_threads(lambda modes: _TableFit(train, valid, modes), subsets[:MAX_SUBSETS])
+    return _backfit(fits, train, valid, SHRINKAGE_GRID if len(valid) else (DEFAULT_SHRINKAGE,))
 
 
 def refit_tables(like: Tables, train: SparseTensor) -> Tables:
     """Tables of the same modes for other entries, shrunk alike in every pass; those that end shrunk away are left out.
 
-    The last shrinkage alone would not do: what a table leaves to others depends on how it was shrunk before.
+    The last λ alone would not do: what a table leaves to the others depends on how it was shrunk before.
     """
-    passes = like.passes or (like.shrinkage,) * REFITS
+    passes = like.passes or (like.shrinkage,) * REFIT_ROUNDS
     used = [n for n, each in enumerate(zip(*passes, strict=True)) if min(each) < math.inf]
     none = train.take(np.zeros(0, dtype=np.int64))
-    parts = in_threads(lambda n: _Fitting(train, none, like.tables[n].modes), used)
+    fits = in_threads(lambda n: _TableFit(train, none, like.tables[n].modes), used)
     mean = float(train.values.mean(dtype=np.float64))
-    left = train.values.astype(np.float64) - mean
+    residuals = train.values.astype(np.float64) - mean
     for chosen in passes:
-        for n, part in zip(used, parts, strict=True):
-            part.refit(left, np.zeros(0), (chosen[n],))
-    kept = [(n, part) for n, part in zip(used, parts, strict=True) if part.shrinkage < math.inf]
-    tables, shrinkage = tuple(part.table for _, part in kept), tuple(part.shrinkage for _, part in kept)
+        for n, fit in zip(used, fits, strict=True):
+            fit.refit(residuals, np.zeros(0), (chosen[n],))
+    kept = [(n, fit) for n, fit in zip(used, fits, strict=True) if fit.shrinkage < math.inf]
+    tables, shrinkage = tuple(fit.table for _, fit in kept), tuple(fit.shrinkage for _, fit in kept)
     return Tables(mean, tables, shrinkage, tuple(tuple(chosen[n] for n, _ in kept) for chosen in passes))
 
 
-class _Fitting:
+class _TableFit:
     """One table while it is fitted: where each training and validation entry finds its number."""
 
     def __init__(self, train: SparseTensor, valid: SparseTensor, modes: tuple[int, ...]) -> None:
@@ -151,19 +244,21 @@ class _Fitting:
         self.counts = np.bincount(rows, minlength=len(keys) + 1)
         self.shrinkage = math.inf
 
-    def refit(self, left: NDArray[np.float64], valid_left: NDArray[np.float64], grid: Sequence[float]) -> None:
-        """Best table for what is left of the values; ``left`` and ``valid_left`` are updated in place."""
+    def refit(
+        self, residuals: NDArray[np.float64], valid_residuals: NDArray[np.float64], grid: Sequence[float]
+    ) -> None:
+        """Best table for the residuals of the others; both arrays of residuals are updated in place."""
         old = self.table.effects
-        sums = np.bincount(self.train_rows, left, minlength=len(old)) + self.counts * old
+        sums = np.bincount(self.train_rows, residuals, minlength=len(old)) + self.counts * old
         if len(grid) == 1:
             (self.shrinkage,) = grid
         else:
             there, many, before = (one[self.valid_rows] for one in (sums, self.counts, old))
-            errors = [np.sum((valid_left - there / (many + one) + before) ** 2) for one in grid]
+            errors = [np.sum((valid_residuals - there / (many + one) + before) ** 2) for one in grid]
             self.shrinkage = grid[int(np.argmin(errors))]
         step = sums / (self.counts + self.shrinkage) - old
-        left -= step[self.train_rows]
-        valid_left -= step[self.valid_rows]
+        residuals -= step[self.train_rows]
+        valid_residuals -= step[self.valid_rows]
         self.table = replace(self.table, effects=old + step)
 
     @property
@@ -171,35 +266,27 @@ class _Fitting:
         """What ridge regression adds to the squared error for this table."""
         return self.shrinkage * float(self.table.effects @ self.table.effects)
 
-    def reset(self) -> None:
-        """Forget what was fitted."""
-        self.table = replace(self.table, effects=np.zeros(len(self.table.effects)))
 
+def _backfit(fits: Sequence[_TableFit], train: SparseTensor, valid: SparseTensor, grid: Sequence[float]) -> Tables:
+    """Tables of the round that validates best.
 
-def _backfit(
-    parts: Sequence[_Fitting], train: SparseTensor, valid: SparseTensor, grid: Sequence[float]
-) -> tuple[float, Tables]:
-    """Validation error and tables of the round that validates best.
-
-    Without validation entries it is the penalised training error, which falls until the tables are the
-    ridge regression's.
+    Without validation entries it is the penalised training error, which falls until the tables are the ridge
+    regression's.
     """
     mean = float(train.values.mean(dtype=np.float64))
-    left = train.values.astype(np.float64) - mean  # (training entries,)
-    valid_left = valid.values.astype(np.float64) - mean
+    residuals = train.values.astype(np.float64) - mean  # (training entries,)
+    valid_residuals = valid.values.astype(np.float64) - mean
     lowest, best = math.inf, Tables(mean, (), ())
     passes: list[tuple[float, ...]] = []
-    for part in parts:
-        part.reset()
-    for _ in range(ROUNDS):
-        for part in parts:
-            part.refit(left, valid_left, grid)
-        passes.append(tuple(part.shrinkage for part in parts))
+    for _ in range(MAX_ROUNDS):
+        for fit in fits:
+            fit.refit(residuals, valid_residuals, grid)
+        passes.append(tuple(fit.shrinkage for fit in fits))
         if len(valid):
-            error = math.sqrt(np.mean(valid_left**2))
+            error = math.sqrt(np.mean(valid_residuals**2))
         else:
-            error = math.sqrt((left @ left + sum(part.penalty for part in parts)) / len(left))
-        if error > lowest * (1 - (1e-4 if len(valid) else 1e-9)):
+            error = math.sqrt((residuals @ residuals + sum(fit.penalty for fit in fits)) / len(residuals))
+        if error > lowest * (1 - (MIN_IMPROVEMENT if len(valid) else MIN_OBJECTIVE_IMPROVEMENT)):
             break
-        lowest, best = error, Tables(mean, tuple(part.table for part in parts), passes[-1], tuple(passes))
-    return lowest, best
+        lowest, best = error, Tables(mean, tuple(fit.table for fit in fits), passes[-1], tuple(passes))
+    return best

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from jointensor.data.tensor import SparseTensor, cell_keys, distinct_keys
 from jointensor.kernels.numba_trees import BINS
-from jointensor.predictors.tables import MAX_CELLS, Table
+from jointensor.predictors.base import MAX_CELLS
+from jointensor.predictors.tables import Table
 from jointensor.threads import in_threads
 
 SHRINKAGE, CLOSE = 5.0, 0.5

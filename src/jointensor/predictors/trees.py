@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 
 from jointensor.data.split import groups_of
 from jointensor.data.tensor import SparseTensor
-from jointensor.kernels.numba_trees import ask_trees, grow_tree
+from jointensor.kernels.numba_trees import BINS, MOST_LEAVES, ask_trees, grow_tree
+from jointensor.predictors.base import PREDICTORS, Packed, Predictor, is_array, require
+from jointensor.predictors.tables import modes_needed, pack_table_list, unpack_table_list
 from jointensor.predictors.target_encoding import PARTS, Encoder, binned, columns_of, edges_of, encode, positions
 from jointensor.threads import in_threads
 
@@ -49,8 +51,12 @@ CHUNK = 1 << 18
 """Entries whose columns are there at a time."""
 
 
+ARRAYS = ("edges", "nodes", "values", "roots")
+
+
+@PREDICTORS.register("trees")
 @dataclass(frozen=True)
-class Trees:
+class Trees(Predictor):
     """A mean and a sum of trees."""
 
     mean: float
@@ -77,6 +83,57 @@ class Trees:
     def n_parameters(self) -> int:
         """The mean, two numbers per combination, and the nodes."""
         return 1 + sum(2 * len(one.table.keys) for one in self.encoders) + len(self.values)
+
+    def supports(self, n_modes: int) -> bool:
+        """As many modes as there are columns for."""
+        return modes_needed(one.table for one in self.encoders) == n_modes
+
+    def explain(self) -> dict[str, Any]:
+        """How many trees, and which modes are encoded together."""
+        subsets = [list(one.table.modes) for one in self.encoders]
+        return super().explain() | {"trees": len(self.roots), "subsets": subsets}
+
+    def pack(self) -> Packed:
+        """Encoders and nodes."""
+        packed = pack_table_list([one.table for one in self.encoders])
+        packed.config["mean"] = self.mean
+        packed.arrays.update({f"{n}.counts": torch.as_tensor(one.counts) for n, one in enumerate(self.encoders)})
+        packed.arrays.update({name: torch.as_tensor(getattr(self, name)) for name in ARRAYS})
+        return packed
+
+    @classmethod
+    def unpack(cls, packed: Packed) -> Self:
+        """The stored trees, if every node leads to one of its tree."""
+        tables = unpack_table_list(packed)
+        encoders = tuple(Encoder(table, packed.array(f"{n}.counts")) for n, table in enumerate(tables))
+        require(all(one.counts.shape == one.table.effects.shape for one in encoders), "counts of trees")
+        edges, nodes, values, roots = map(packed.array, ARRAYS)
+        _check_nodes(2 * len(encoders) + modes_needed(tables), edges, nodes, values, roots)
+        return cls(float(packed.config["mean"]), encoders, edges, nodes, values, roots)
+
+
+def _check_nodes(
+    columns: int, edges: NDArray[Any], nodes: NDArray[Any], values: NDArray[Any], roots: NDArray[Any]
+) -> None:
+    """Every node but a root is the child of one before it in its tree, and no tree has more leaves than there are bits
+    to mark them.
+    """
+    require(is_array(edges, np.float32, columns, BINS - 1), "edges of trees")
+    require(nodes.ndim == 2 and is_array(nodes, np.int32, len(nodes), 4), "nodes of trees")
+    require(is_array(values, np.float64, len(nodes)), "values of trees")
+    require(roots.ndim == 1 and roots.dtype == np.int64, "roots of trees")
+    if not len(roots):
+        return
+    require(roots[0] == 0 and (np.diff(roots) > 0).all() and roots[-1] < len(nodes), "roots of trees")
+    position = np.arange(len(nodes))
+    tree = np.searchsorted(roots, position, side="right") - 1
+    ends = np.append(roots[1:], len(nodes))
+    inner = nodes[:, 0] >= 0
+    children = nodes[inner, 2:].astype(np.int64) + roots[tree[inner], None]
+    later = (children > position[inner, None]) & (children < ends[tree[inner], None])
+    require((nodes[:, 0] < columns).all() and later.all(), "nodes of trees")
+    require(np.array_equal(np.sort(children, axis=None), np.setdiff1d(position, roots)), "nodes of trees")
+    require((np.bincount(tree[~inner]) <= MOST_LEAVES).all(), "leaves of trees")
 
 
 class Plan(NamedTuple):

@@ -23,7 +23,7 @@ from jointensor.models.factors import Factors
 from jointensor.models.joint import JointModel, evaluate_in_batches
 from jointensor.models.multilinear import Multilinear
 from jointensor.predictors.ensemble import Ensemble
-from jointensor.predictors.joint import Predictor
+from jointensor.predictors.joint import JointPredictor
 from jointensor.predictors.tables import DEFAULT_SHRINKAGE, Table, Tables
 
 TURNS = 2
@@ -42,7 +42,7 @@ BATCH = 1 << 16
 """Entries that are evaluated at a time."""
 
 
-P = TypeVar("P", bound=Predictor | Ensemble)
+P = TypeVar("P", bound=JointPredictor | Ensemble)
 
 
 def add_entries(predictor: P, fresh: SparseTensor) -> P:
@@ -77,7 +77,7 @@ def add_entries(predictor: P, fresh: SparseTensor) -> P:
 
 def _add_to_all(ensemble: Ensemble, fresh: SparseTensor) -> Ensemble:
     members = tuple(
-        replace(member, parts=tuple(add_entries(p, fresh) if isinstance(p, Predictor) else p for p in member.parts))
+        replace(member, fits=tuple(add_entries(p, fresh) if isinstance(p, JointPredictor) else p for p in member.fits))
         for member in ensemble.members
     )
     return replace(ensemble, members=members, fallback=_more_biases(ensemble.fallback, fresh, ensemble.shape))

@@ -24,7 +24,7 @@ from jointensor.evaluation.components import read_components
 from jointensor.models.joint import JointModel
 from jointensor.predictors.conformal import HeldOut, calibrate
 from jointensor.predictors.ensemble import Ensemble
-from jointensor.predictors.joint import Predictor
+from jointensor.predictors.joint import JointPredictor
 from jointensor.report.plots import cut
 from jointensor.training.history import Epoch
 
@@ -159,7 +159,7 @@ def _axis_labels(mode: Mode) -> list[list[Any]]:
 
 
 def quality_facts(
-    predictor: Predictor | Ensemble,
+    predictor: JointPredictor | Ensemble,
     modes: Sequence[Mode],
     indices: NDArray[np.integer],
     values: NDArray[Any],
@@ -217,7 +217,7 @@ def _errors_by_label(mode: Mode, column: NDArray[np.integer], errors: NDArray[np
 
 
 def _calibration(
-    predictor: Predictor | Ensemble,
+    predictor: JointPredictor | Ensemble,
     indices: NDArray[np.integer],
     truth: NDArray[np.float64],
     predicted: NDArray[np.float64],
@@ -273,7 +273,7 @@ def _loadings(column: NDArray[np.float64], mode: Mode, top: list[tuple[str, floa
     }
 
 
-def filled_facts(predictor: Predictor | Ensemble, tensor: SparseTensor, seed: int = 0) -> Facts:
+def filled_facts(predictor: JointPredictor | Ensemble, tensor: SparseTensor, seed: int = 0) -> Facts:
     """Some missing cells whose labels are all known, what is predicted for them, and 90 % intervals."""
     generator = np.random.default_rng([seed, 77])
     # labels as often as they occur: cells that somebody may ask for

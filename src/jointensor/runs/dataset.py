@@ -27,8 +27,8 @@ from jointensor.kernels import pick_engine
 from jointensor.kernels.terms import loops_of
 from jointensor.models.joint import JointModel
 from jointensor.models.multilinear import by_position, without_memory
-from jointensor.predictors import Baseline, Mean, Tables, fit_baselines, fit_bias
-from jointensor.predictors.biases_streamed import fit_bias_streamed
+from jointensor.predictors import Mean, Predictor, Tables, fit_baselines, fit_bias
+from jointensor.predictors.biases import fit_bias_streamed
 from jointensor.runs.config import AUTO, Listener, RunConfig
 from jointensor.runs.folder import CHECKPOINTS
 from jointensor.runs.memory_plan import MemoryPlan, check_labels, fits_in_memory
@@ -84,7 +84,7 @@ class Dataset(Protocol):
     def sample(self) -> SparseTensor:
         """Entries for the report: all of them, or a sample of the training entries."""
 
-    def fit_baselines(self, processes: ProcessGroup) -> dict[str, Baseline]:
+    def fit_baselines(self, processes: ProcessGroup) -> dict[str, Predictor]:
         """Baselines by name, among them ``bias``; all of them in the process that reports."""
 
     def fit(self, model: JointModel, recipe: Recipe, bias: Tables, **options: Any) -> Fit:
@@ -144,7 +144,7 @@ class InMemory:
         """All entries."""
         return self.reading.tensor
 
-    def fit_baselines(self, processes: ProcessGroup) -> dict[str, Baseline]:
+    def fit_baselines(self, processes: ProcessGroup) -> dict[str, Predictor]:
         """All of them for the process that reports; the others need the biases alone."""
         if processes.first:
             return fit_baselines(self.parts)
@@ -205,7 +205,7 @@ class OnDisk:
         """A sample of the training entries."""
         return SparseTensor(*_sample(self.shards.train, MAX_REPORT_ENTRIES), self.modes)
 
-    def fit_baselines(self, processes: ProcessGroup) -> dict[str, Baseline]:
+    def fit_baselines(self, processes: ProcessGroup) -> dict[str, Predictor]:
         """Mean and biases; tables and interpolation need all entries in memory."""
         loops = loops_of(pick_engine(self.engine, "cpu").name)
         found = self.shards

@@ -32,7 +32,7 @@ from jointensor.atomic import sha256, write_json, write_text, write_whole
 from jointensor.data.modes import Mode
 from jointensor.errors import JointensorError, KeptRunError, ProcessGroupError, RunError
 from jointensor.predictors.ensemble import Ensemble
-from jointensor.predictors.joint import Predictor
+from jointensor.predictors.joint import JointPredictor
 from jointensor.predictors.storage import load_predictor, save_predictor
 from jointensor.training.history import Epoch
 
@@ -55,7 +55,7 @@ class Run:
     """A finished run, ready to predict."""
 
     path: Path
-    predictor: Predictor | Ensemble
+    predictor: JointPredictor | Ensemble
     modes: tuple[Mode, ...]
     spec: TableSpec | None
     config: dict[str, Any]
@@ -90,7 +90,7 @@ def _removed_on_failure(path: Path) -> Iterator[None]:
 
 def write_model(
     path: Path,
-    predictor: Predictor | Ensemble,
+    predictor: JointPredictor | Ensemble,
     modes: tuple[Mode, ...],
     spec: TableSpec | None,
     history: list[Epoch],
@@ -164,7 +164,7 @@ def load_run(path: Path | str, nonlinear: type[nn.Module] | nn.Module | None = N
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{path / LABELS} is damaged: {error}") from None
     predictor = load_predictor(path / WEIGHTS, nonlinear)
-    if not isinstance(predictor, Predictor | Ensemble) or len(predictor.shape) != len(modes):
+    if not isinstance(predictor, JointPredictor | Ensemble) or len(predictor.shape) != len(modes):
         raise RunError(f"{path} is damaged: {WEIGHTS} is not a model for the {len(modes)} modes of {LABELS}")
     return Run(path, predictor, modes, spec, config, metrics)
 

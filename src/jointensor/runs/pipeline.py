@@ -16,7 +16,7 @@ from typing import Any
 from jointensor.atomic import sha256
 from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.errors import ConfigError, DataError, KeptRunError, ProcessGroupError, RunError
-from jointensor.predictors import Baseline
+from jointensor.predictors import Predictor
 from jointensor.runs.config import AUTO, Listener, RunConfig
 from jointensor.runs.dataset import (
     SHARDS,
@@ -149,7 +149,7 @@ def read_and_split(context: Context, stages: Stages) -> Dataset:
     return dataset
 
 
-def train(context: Context, dataset: Dataset, baselines: dict[str, Baseline]) -> Trained:
+def train(context: Context, dataset: Dataset, baselines: dict[str, Predictor]) -> Trained:
     """One fit, or a search over many."""
     if context.config.rank == AUTO:
         assert isinstance(dataset, InMemory)  # check_on_disk refuses a search
@@ -164,7 +164,7 @@ def train(context: Context, dataset: Dataset, baselines: dict[str, Baseline]) ->
 
 
 def evaluate(
-    trained: Trained, dataset: Dataset, baselines: dict[str, Baseline]
+    trained: Trained, dataset: Dataset, baselines: dict[str, Predictor]
 ) -> dict[str, dict[str, Figures | None]]:
     """Figures by part (``test``, ``valid``) and by predictor (``model``, ``joint`` and the baselines)."""
     valid = dataset.valid.indices, dataset.valid.values

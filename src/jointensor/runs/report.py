@@ -10,7 +10,7 @@ from jointensor.atomic import write_json, write_text
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import RunError
 from jointensor.predictors.ensemble import Ensemble
-from jointensor.predictors.joint import Predictor
+from jointensor.predictors.joint import JointPredictor
 from jointensor.report.facts import component_facts, data_facts, filled_facts, history_facts, quality_facts
 from jointensor.report.pages import render_comparison, render_run
 from jointensor.runs.compare_table import TITLES, cells_for_people, rows_of
@@ -31,8 +31,8 @@ def write_run_report(
     metrics: dict[str, Any],
     history: list[Epoch],
     tensor: SparseTensor,
-    predictor: Predictor | Ensemble,
-    judged: tuple[Predictor | Ensemble, Entries],
+    predictor: JointPredictor | Ensemble,
+    judged: tuple[JointPredictor | Ensemble, Entries],
     *,
     calibrated: bool,
     entries: int | None = None,

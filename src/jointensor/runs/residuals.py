@@ -52,4 +52,4 @@ def stack_on_residuals(
     along = [int(piece.partition(":")[2]) for piece in blocks if piece.startswith("local:")]
     tables = any(piece.partition(":")[0] == "tables" for piece in blocks)
     stack = fit_residual_stack(train, residuals, folds, tables=tables, along=along)
-    return Ensemble((member,), stack.parts, fallback, *bounds), list(stack.notes)
+    return Ensemble((member,), stack.models, fallback, *bounds), list(stack.notes)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from jointensor.predictors.ensemble import Ensemble
-from jointensor.predictors.joint import Predictor
+from jointensor.predictors.joint import JointPredictor
 from jointensor.training.history import Epoch
 
 Figures = dict[str, Any]
@@ -20,9 +20,9 @@ Figures = dict[str, Any]
 class Trained:
     """What the training stage hands on, whether it was one fit or a search."""
 
-    judged: Predictor | Ensemble
+    judged: JointPredictor | Ensemble
     """The predictor that is evaluated on test entries."""
-    kept: Predictor | Ensemble
+    kept: JointPredictor | Ensemble
     """The predictor that is stored; another one where the model was trained once more on all entries."""
     returned: dict[str, Any]
     """Which model ``kept`` is."""
@@ -41,7 +41,7 @@ class Trained:
     collapsed: list[str] = field(default_factory=list)
     history: list[Epoch] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    joint: Predictor | None = None
+    joint: JointPredictor | None = None
     """The joint model, where a baseline is returned in its place."""
     out_of_fold: Figures | None = None
     """Figures on out-of-fold entries, of a search; they stand for those on validation entries."""

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jointensor.metrics import Metrics
-from jointensor.predictors import Baseline
+from jointensor.predictors import Predictor
 from jointensor.predictors.conformal import Calibration, HeldOut, calibrate
 from jointensor.predictors.ensemble import Ensemble
-from jointensor.predictors.joint import Predictor
+from jointensor.predictors.joint import JointPredictor
 
 Entries = tuple[NDArray[np.integer], NDArray[Any]]
 """Indices and values; an index of -1 is a label that the tensor does not have."""
@@ -25,7 +25,7 @@ EVALUATION_CHUNK = 1 << 18
 
 
 def score(
-    predictor: Predictor | Ensemble, baselines: Mapping[str, Baseline], parts: Iterable[Entries]
+    predictor: JointPredictor | Ensemble, baselines: Mapping[str, Predictor], parts: Iterable[Entries]
 ) -> dict[str, dict[str, Any] | None]:
     """Figures of ``model`` and of every baseline on entries that come in parts; ``None`` where there are none.
 
@@ -49,7 +49,7 @@ def score(
     return {"model": figures, **{name: one.to_dict() for name, one in others.items()}}
 
 
-def calibrate_on(predictor: Predictor | Ensemble, entries: Entries, shape: tuple[int, ...]) -> Calibration | None:
+def calibrate_on(predictor: JointPredictor | Ensemble, entries: Entries, shape: tuple[int, ...]) -> Calibration | None:
     """Intervals from entries that the predictor was not trained on; ``None`` where they are too few."""
     indices, values = entries
     known = np.all(indices >= 0, axis=1)

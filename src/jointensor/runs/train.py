@@ -15,9 +15,9 @@ from jointensor.distributed.process_group import ProcessGroup
 from jointensor.kernels import pick_engine
 from jointensor.metrics import measure
 from jointensor.models.multilinear import without_memory
-from jointensor.predictors import Baseline
+from jointensor.predictors import Predictor
 from jointensor.predictors.ensemble import Ensemble
-from jointensor.predictors.joint import Predictor
+from jointensor.predictors.joint import JointPredictor
 from jointensor.runs.config import Listener, RunConfig
 from jointensor.runs.dataset import Dataset, InMemory, linear_blocks, make_model
 from jointensor.runs.folder import CHECKPOINTS
@@ -65,7 +65,7 @@ class Context:
             self.listener.on_note(note)
 
 
-def train_fit(run: Context, dataset: Dataset, baselines: dict[str, Baseline]) -> Trained:
+def train_fit(run: Context, dataset: Dataset, baselines: dict[str, Predictor]) -> Trained:
     """Fit one model; then residual models and the fit to all entries, where they were asked for."""
     config = run.config
     recipe = make_recipe(config.recipe, **config.recipe_changes)
@@ -75,9 +75,11 @@ def train_fit(run: Context, dataset: Dataset, baselines: dict[str, Baseline]) ->
     fitted = dataset.fit(model, recipe, baselines["bias"], **run.options(), **callbacks)  # type: ignore[arg-type]
     run.note(*fitted.notes)
     judged, notes, fits = _with_residual_models(run, dataset, fitted)
-    again = config.refit and fitted.returned == "joint" and isinstance(judged, Predictor) and not run.journals.stopped
+    again = (
+        config.refit and fitted.returned == "joint" and isinstance(judged, JointPredictor) and not run.journals.stopped
+    )
     refitted = _fit_all_entries(run, dataset, fitted) if again else None
-    kept: Predictor | Ensemble = judged if refitted is None else refitted.predictor
+    kept: JointPredictor | Ensemble = judged if refitted is None else refitted.predictor
     return Trained(
         judged=judged,
         kept=kept,
@@ -144,7 +146,9 @@ def train_search(run: Context, dataset: InMemory) -> Trained:
     )
 
 
-def _with_residual_models(run: Context, dataset: Dataset, fitted: Fit) -> tuple[Predictor | Ensemble, list[str], int]:
+def _with_residual_models(
+    run: Context, dataset: Dataset, fitted: Fit
+) -> tuple[JointPredictor | Ensemble, list[str], int]:
     """The fitted model with residual models stacked on it, what they reduced, and how many fits that took."""
     blocks = residual_blocks(run.config, fitted, dataset)
     if not blocks or fitted.returned != "joint" or run.journals.stopped:

@@ -18,9 +18,9 @@ from jointensor.data.split import FOLDS, held_out, make_folds
 from jointensor.data.tensor import SparseTensor
 from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.errors import ConfigError
+from jointensor.predictors import Predictor
 from jointensor.predictors.dependencies import deciding_modes
-from jointensor.predictors.ensemble import Part
-from jointensor.predictors.knn import SECONDS
+from jointensor.predictors.knn import SECONDS_PER_ENTRY
 from jointensor.predictors.storage import load_predictor, save_predictor
 from jointensor.search.ensemble_selection import Errors, squared_error
 from jointensor.search.executor import Result, deal
@@ -154,7 +154,7 @@ class CrossValidation:
             trial.asked = found.asked / max(len(found.predicted), 1)
             self.keep(trial.candidate, fold, found.part)
 
-    def keep(self, candidate: Candidate, fold: int, part: Part) -> None:
+    def keep(self, candidate: Candidate, fold: int, part: Predictor) -> None:
         """Store a fit, for a search that goes on later."""
         path = self._place(candidate, fold)
         if path is not None and not path.exists():
@@ -230,7 +230,7 @@ class CrossValidation:
     def beside(self, entries: int) -> list[int]:
         """Modes whose labels may have partners; none where it would take too long to find them."""
         modes = [n for n in range(self.tensor.n_modes) if n in self.groups or not self.groups]
-        return modes if (len(modes) + 2) * SECONDS * entries < SEEKING * self.left() else []
+        return modes if (len(modes) + 2) * SECONDS_PER_ENTRY * entries < SEEKING * self.left() else []
 
     def done(self, folds: list[int]) -> dict[str, Trial]:
         """Trials that were fitted to all these folds."""

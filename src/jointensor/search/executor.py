@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jointensor.distributed.process_group import ProcessGroup
-from jointensor.predictors.ensemble import Part
+from jointensor.predictors import Predictor
 from jointensor.predictors.storage import load_predictor, save_predictor
 
 
@@ -22,7 +22,7 @@ from jointensor.predictors.storage import load_predictor, save_predictor
 class Result:
     """What a fit came to."""
 
-    part: Part | None = None
+    part: Predictor | None = None
     seconds: float = 0.0
     predicted: NDArray[np.float32] | None = None
     """What it says of the entries that it did not see."""
@@ -65,7 +65,7 @@ def _tell(processes: ProcessGroup, result: Result, owner: int) -> Result:
     return Result(part, predicted=predicted, **told)
 
 
-def _as_bytes(part: Part | None) -> bytes:
+def _as_bytes(part: Predictor | None) -> bytes:
     if part is None:
         return b""
     with tempfile.TemporaryDirectory() as folder:
@@ -74,7 +74,7 @@ def _as_bytes(part: Part | None) -> bytes:
         return path.read_bytes()
 
 
-def _from_bytes(data: bytes) -> Part:
+def _from_bytes(data: bytes) -> Predictor:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "part.safetensors"
         path.write_bytes(data)

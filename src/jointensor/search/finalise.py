@@ -15,7 +15,6 @@ from jointensor.predictors import Tables, fit_bias, refit_tables
 from jointensor.predictors.conformal import HeldOut, calibrate
 from jointensor.predictors.dependencies import decided_values
 from jointensor.predictors.ensemble import Ensemble
-from jointensor.predictors.joint import Predictor
 from jointensor.predictors.residual_stack import ResidualStack, fit_residual_stack
 from jointensor.predictors.tables import Table
 from jointensor.search.cross_validation import CrossValidation, Trial
@@ -59,7 +58,7 @@ def finalise(search: CrossValidation) -> SearchResult:
     members = members_of(search, weights, search.tensor, spare=asking)
     fallback = _fallback(search)
     low, high = float(search.tensor.values.min()), float(search.tensor.values.max())
-    predictor = Ensemble(members, (), fallback, low, high, decided=_decided(search, search.tensor))
+    predictor = Ensemble(members, (), fallback, low, high, dependency=_decided(search, search.tensor))
     where = np.concatenate([np.flatnonzero(search.folds == fold) for fold in folds])
     mixed = sum(weight * said[name].astype(np.float64) for name, weight in weights.items())
     # refitted tables know of the other entries what residuals of left-out ones say once more
@@ -68,14 +67,14 @@ def finalise(search: CrossValidation) -> SearchResult:
     memory = _remember(search, predictor, where, truth - mixed, tables=tables, ask_all=ask_all)
     known = np.flatnonzero(search.settled & np.isin(search.parted, folds))  # others had the same values
     where = np.append(where, known)
-    predicted = np.append(search.clip(truth - memory.left), search.tensor.values[known])
-    predictor = _calibrated(search, replace(predictor, memory=memory.parts), where, predicted)
+    predicted = np.append(search.clip(truth - memory.residuals), search.tensor.values[known])
+    predictor = _calibrated(search, replace(predictor, residual_models=memory.models), where, predicted)
     answers = np.full(len(search.whole), np.nan, dtype=np.float32)
     answers[search.places[where]] = predicted
     members, decided = last_fits(search, weights, predictor.members), _decided(search, search.whole)
-    predictor = replace(predictor, members=members, decided=decided)
-    for part in [part for member in predictor.members for part in member.parts if isinstance(part, Predictor)]:
-        part.model.cpu()
+    predictor = replace(predictor, members=members, dependency=decided)
+    for fit in predictor.joint_predictors:
+        fit.model.cpu()
     return _explain(search, predictor, said, truth, weights, memory.names, answers, folds)
 
 
@@ -112,7 +111,7 @@ def _remember(
         return fit_residual_stack(entries, residuals, folds, along=along, groups=search.groups, **how)
 
     def judged(memory: ResidualStack) -> tuple[float, ResidualStack]:
-        count, error = replace(bare, memory=memory.parts).enough_memory(search.fresh)
+        count, error = replace(bare, residual_models=memory.models).best_stack_size(search.fresh)
         return error, memory.first(count)
 
     # Residuals of partners were left by models that knew the entry: only untouched ones tell what that is worth.
@@ -121,9 +120,9 @@ def _remember(
     if not len(search.fresh):
         return memory
     error, memory = judged(memory)
-    if ask_all and memory.has_neighbours:
+    if ask_all and memory.uses_kriging:
         # Residuals of entries that models did see are a little too small, but there are many more of them.
-        residuals = search.tensor.values - bare.mix(search.tensor.indices)
+        residuals = search.tensor.values - bare.weighted_mean(search.tensor.indices)
         residuals[where] = left
         other, more = judged(learnt(search.tensor, residuals, search.folds, tables=False))
         memory = more.at(where) if other < error else memory
@@ -168,7 +167,7 @@ def _untouched(search: CrossValidation, predictor: Ensemble) -> HeldOut | None:
     cells = search.fresh.indices
     said = predictor.predict(cells)
     fresh = HeldOut(cells, said, search.fresh.values - said, predictor.unseen(cells))
-    return _thinned(fresh, predictor.knows(cells), search.seed)
+    return _thinned(fresh, predictor.determined(cells), search.seed)
 
 
 def _cold(search: CrossValidation, entries: SparseTensor, folds: NDArray[np.integer]) -> NDArray[np.bool_]:

@@ -14,8 +14,7 @@ from numba import get_num_threads
 from jointensor.data.split import Split
 from jointensor.data.tensor import SparseTensor
 from jointensor.models.joint import JointModel
-from jointensor.predictors import fit_bias, fit_tables, fit_trees, refit_tables
-from jointensor.predictors.ensemble import Part
+from jointensor.predictors import Predictor, fit_bias, fit_tables, fit_trees, refit_tables
 from jointensor.predictors.target_encoding import subsets_of
 from jointensor.training.fit import fit, pick_device
 from jointensor.training.recipe import make_recipe
@@ -138,7 +137,7 @@ def _chain(entries: int) -> dict[str, int]:
 class Fitted:
     """A candidate fitted to some entries."""
 
-    part: Part
+    part: Predictor
     seconds: float
 
 
@@ -156,7 +155,7 @@ def fit_candidate(
 ) -> Fitted:
     """Fit a candidate; ``valid`` may be empty where everything is known (refits)."""
     begin = time.monotonic()
-    part: Part
+    part: Predictor
     if candidate.kind == "bias":
         part = fit_bias(train, valid)
     elif candidate.kind == "tables":
@@ -189,7 +188,7 @@ def refit_candidate(candidate: Candidate, fits: Sequence[Fitted], tensor: Sparse
     if candidate.kind in ("bias", "tables"):
         return Fitted(refit_tables(first, tensor), time.monotonic() - begin)  # type: ignore[arg-type]
     if candidate.kind == "trees":
-        rounds = round(np.mean([len(one.part.roots) for one in fits]))  # type: ignore[union-attr]
+        rounds = round(np.mean([len(one.part.roots) for one in fits]))  # type: ignore[attr-defined]
         candidate = replace(candidate, changes=candidate.changes | {"rounds": rounds})
     nothing = tensor.take(np.zeros(0, dtype=np.int64))
     return fit_candidate(candidate, tensor, nothing, **how)

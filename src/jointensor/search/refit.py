@@ -34,7 +34,7 @@ def members_of(
     are needed afterwards.
     """
     parts = {name: tuple(one.part for one in search.trials[name].fits.values()) for name in weights}
-    parts |= {member.name: member.parts for member in before}
+    parts |= {member.name: member.fits for member in before}
     again = [name for name in weights if not before or search.trials[name].candidate.averaged == 1]
     jobs = [partial(_refitted, search, search.trials[name], tensor, spare=spare) for name in again]
     for name, found in zip(again, deal(search.processes, jobs), strict=True):
@@ -68,7 +68,7 @@ def _averaged(search: CrossValidation, members: Sequence[Member], tensor: Sparse
     found = deal(search.processes, [job for mine in jobs.values() for job in mine])
     more = {name: [next(found).part for _ in mine] for name, mine in jobs.items()}
     return tuple(
-        replace(member, parts=(*member.parts, *(part for part in more[member.name] if part is not None)))
+        replace(member, fits=(*member.fits, *(part for part in more[member.name] if part is not None)))
         for member in members
     )
 

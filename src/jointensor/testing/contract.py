@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from jointensor.errors import ConfigError
 from jointensor.models.joint import JointModel
 from jointensor.models.nonlinear.base import find_nonlinear, nonlinear_parts
-from jointensor.predictors.joint import Predictor
+from jointensor.predictors.joint import JointPredictor
 from jointensor.predictors.storage import load_predictor, save_predictor
 from jointensor.predictors.tables import Table, Tables
 from jointensor.training.init import initialise
@@ -160,7 +160,7 @@ def saved(case: Case) -> None:
     model, cells = case.make_model(), case.cells()
     shaken(model).train()(cells)  # running figures move
     seen = [Table((n,), (size,), np.arange(size), np.zeros(size + 1)) for n, size in enumerate(model.shape)]
-    predictor = Predictor(model.eval(), Tables(0.0, tuple(seen), ()))
+    predictor = JointPredictor(model.eval(), Tables(0.0, tuple(seen), ()))
     spec = model.config()["nonlinear"]
     with tempfile.TemporaryDirectory() as folder:
         save_predictor(predictor, Path(folder) / "weights")

@@ -19,9 +19,9 @@ from jointensor.errors import ConfigError, DataError
 from jointensor.kernels import Engine, pick_engine
 from jointensor.metrics import measure
 from jointensor.models.joint import JointModel
-from jointensor.predictors.biases_torch import fit_bias_on_device
-from jointensor.predictors.joint import Predictor
-from jointensor.predictors.tables import Tables, fit_bias
+from jointensor.predictors.biases import fit_bias, fit_bias_on_device
+from jointensor.predictors.joint import JointPredictor
+from jointensor.predictors.tables import Tables
 from jointensor.solvers.data_parallel import own_share, see_all
 from jointensor.solvers.entries import Entries
 from jointensor.solvers.losses import make_loss
@@ -42,7 +42,7 @@ JUDGED = 500_000
 class Fit:
     """A trained model and how it came about."""
 
-    predictor: Predictor
+    predictor: JointPredictor
     """What answers: the model, and the biases for labels that were not seen."""
     history: list[Epoch]
     """All epochs of all attempts."""
@@ -89,7 +89,7 @@ class Fit:
         return self.predictor.model
 
     def predict(self, indices: NDArray[np.integer]) -> NDArray[np.float32]:
-        """Values of entries, by index; see :class:`~jointensor.predictors.joint.Predictor`."""
+        """Values of entries, by index; see :class:`~jointensor.predictors.joint.JointPredictor`."""
         return self.predictor.predict(indices)
 
 
@@ -196,7 +196,7 @@ def finish(
     best, notes = course.best, course.notes
     offered = kernels.offered(short=recipe.precision == "short")
     pick_engine("reference", processes.device.type).equip(model)  # what answers can move to any device
-    predictor = Predictor(model.eval(), fallback)
+    predictor = JointPredictor(model.eval(), fallback)
     if recipe.fall_back:
         predictor = _better(predictor, valid, notes, processes)
     return Fit(
@@ -218,7 +218,9 @@ def finish(
     )
 
 
-def _better(predictor: Predictor, valid: SparseTensor, notes: list[str], processes: ProcessGroup) -> Predictor:
+def _better(
+    predictor: JointPredictor, valid: SparseTensor, notes: list[str], processes: ProcessGroup
+) -> JointPredictor:
     """The joint model, or the additive biases where they validate better."""
     if not len(valid):
         return predictor

@@ -1,0 +1,268 @@
+"""Additive biases, ``x̂ = mean + Σ_n b_n(i_n)``: ridge regression with one λ for all labels, by backfitting.
+
+One mode after the other, biases are refitted to the residuals that the biases of the other modes leave:
+
+    b_n(i) = Σ over entries of label i of (residual + b_n(i)) / (number of those entries + λ),
+
+in rounds over all modes. λ and the number of rounds are those with the lowest validation error. Without validation
+entries λ is :data:`DEFAULT_SHRINKAGE`, and rounds go on until the penalised training error has converged.
+
+All that the algorithm needs of the training entries is the sum of their residuals by label (:class:`BiasEntries`), so
+entries may lie in NumPy arrays (:func:`fit_bias`), in tensors on a device (:func:`fit_bias_on_device`), or in shards on
+disk (:func:`fit_bias_streamed`).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from jointensor.data.shards import Block
+from jointensor.data.tensor import SparseTensor
+from jointensor.kernels.terms import Biases, Loops
+from jointensor.predictors.tables import (
+    DEFAULT_SHRINKAGE,
+    MAX_ROUNDS,
+    MIN_IMPROVEMENT,
+    MIN_OBJECTIVE_IMPROVEMENT,
+    Table,
+    Tables,
+)
+
+SHRINKAGE_GRID = (1.0, 3.0, 10.0, 30.0, 100.0)
+"""Values of λ, in entries, that are tried."""
+
+Vector = Any
+"""A vector of 64-bit floats: a NumPy array, or a tensor on the device of the entries."""
+
+
+@dataclass
+class BiasFit:
+    """The biases for one λ while they are fitted."""
+
+    shrinkage: float
+    effects: list[Vector]
+    """b_n, ``(I_n,)`` each."""
+    squares: float = 0.0
+    """Sum of the squared training residuals."""
+    lowest: float = math.inf
+    best: list[Vector] = field(default_factory=list)
+    """Biases of the round with the lowest error."""
+    rounds: int = 0
+    """That round, counted from 1."""
+    running: bool = True
+
+    def refit(self, n: int, sums: Vector, counts: Vector, squares: float) -> Vector:
+        """New biases of one mode from sums of residuals by label; returns by how much they changed, ``(I_n,)``."""
+        old = self.effects[n]
+        step = (sums + counts * old) / (counts + self.shrinkage) - old
+        self.effects[n] = old + step
+        self.squares = squares - 2 * float(step @ sums) + float(step**2 @ counts)
+        return step
+
+    def score(self, round_: int, validation_error: float | None) -> None:
+        """Keep the biases where they are better than those of earlier rounds; stop where they hardly improve."""
+        if validation_error is None:  # squared errors improve by twice the share of their roots
+            error = self.squares + self.shrinkage * sum(float(one @ one) for one in self.effects)
+            improvement = 2 * MIN_OBJECTIVE_IMPROVEMENT
+        else:
+            error, improvement = validation_error, MIN_IMPROVEMENT
+        if error > self.lowest * (1 - improvement):
+            self.running = False
+        else:
+            self.lowest, self.best, self.rounds = error, list(self.effects), round_
+
+
+class BiasEntries(ABC):
+    """Passes over training entries, as backfitting needs them."""
+
+    mean: float
+    """Of the training values."""
+    counts: Sequence[Vector]
+    """Training entries of every label, ``(I_n,)`` for each mode."""
+
+    @abstractmethod
+    def residual_sums(self, n: int, fits: Sequence[BiasFit]) -> Iterator[tuple[Vector, float]]:
+        """For every fit: residuals summed by label of mode n, ``(I_n,)``, and the sum of their squares."""
+
+    @abstractmethod
+    def changed(self, n: int, step: Vector) -> None:
+        """Told after every step of a fit: residuals that are kept are updated."""
+
+    @abstractmethod
+    def validation_error(self, fit: BiasFit) -> float | None:
+        """RMSE of the validation entries; ``None`` where there are none."""
+
+
+def backfit(entries: BiasEntries, grid: Sequence[float]) -> BiasFit:
+    """The best fit among the λ of a grid, which are fitted side by side so that a pass serves all of them."""
+    fits = [BiasFit(shrinkage, [0.0 * counts for counts in entries.counts]) for shrinkage in grid]
+    for round_ in range(1, MAX_ROUNDS + 1):
+        running = [fit for fit in fits if fit.running]
+        if not running:
+            break
+        for n, counts in enumerate(entries.counts):
+            for fit, (sums, squares) in zip(running, entries.residual_sums(n, running), strict=True):
+                entries.changed(n, fit.refit(n, sums, counts, squares))
+        for fit in running:
+            fit.score(round_, entries.validation_error(fit))
+    return min(fits, key=lambda fit: fit.lowest)
+
+
+def _as_tables(fit: BiasFit, entries: BiasEntries) -> Tables:
+    """The biases as a predictor that knows which labels were seen."""
+    tables = []
+    for n, (effects, counts) in enumerate(zip(fit.best, entries.counts, strict=True)):
+        seen = np.flatnonzero(_to_numpy(counts)).astype(np.int64)
+        tables.append(Table((n,), (len(counts),), seen, np.append(_to_numpy(effects)[seen], 0.0)))
+    shrinkage = (fit.shrinkage,) * len(tables)
+    return Tables(entries.mean, tuple(tables), shrinkage, (shrinkage,) * fit.rounds)
+
+
+def _to_numpy(values: Vector) -> NDArray[Any]:
+    return values.cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+
+
+class _EntriesInMemory(BiasEntries):
+    """Entries whose residuals are kept and updated: one fit at a time, so that they are kept once."""
+
+    def __init__(
+        self, mean: float, train: _Columns, valid: _Columns, sum_by_label: Sequence[Callable[[Vector], Vector]]
+    ) -> None:
+        self.mean, self.train, self.valid, self.sum_by_label = mean, train, valid, sum_by_label
+        self.counts = [one(0 * train.values + 1) for one in sum_by_label]
+
+    def fit(self) -> Tables:
+        """The biases, with the λ that validates best."""
+        grid = SHRINKAGE_GRID if len(self.valid.values) else (DEFAULT_SHRINKAGE,)
+        return _as_tables(min(map(self._fit_one, grid), key=lambda fit: fit.lowest), self)
+
+    def _fit_one(self, shrinkage: float) -> BiasFit:
+        self.residuals, self.valid_residuals = self.train.values - self.mean, self.valid.values - self.mean
+        return backfit(self, (shrinkage,))
+
+    def residual_sums(self, n: int, fits: Sequence[BiasFit]) -> Iterator[tuple[Vector, float]]:
+        squares = 0.0 if len(self.valid.values) else float(self.residuals @ self.residuals)
+        for _ in fits:
+            yield self.sum_by_label[n](self.residuals), squares
+
+    def changed(self, n: int, step: Vector) -> None:
+        self.residuals -= step[self.train.labels[n]]
+        self.valid_residuals -= step[self.valid.labels[n]]
+
+    def validation_error(self, fit: BiasFit) -> float | None:
+        return math.sqrt((self.valid_residuals**2).mean()) if len(self.valid.values) else None
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Labels of every mode, ``(entries,)`` each, and values in 64 bits, ``(entries,)``."""
+
+    labels: list[Any]
+    values: Vector
+
+
+def fit_bias(train: SparseTensor, valid: SparseTensor) -> Tables:
+    """The additive ridge-bias predictor: a mean, one number per label, one λ for all of them."""
+    parts = [
+        _Columns([np.ascontiguousarray(column) for column in part.indices.T], part.values.astype(np.float64))
+        for part in (train, valid)
+    ]
+
+    def sum_by_label(n: int) -> Callable[[Vector], Vector]:
+        return lambda values: np.bincount(parts[0].labels[n], values, minlength=train.shape[n])
+
+    mean = float(train.values.mean(dtype=np.float64))
+    return _EntriesInMemory(mean, parts[0], parts[1], [sum_by_label(n) for n in range(train.n_modes)]).fit()
+
+
+Entries = tuple[Tensor, Tensor]
+"""Indices ``(entries, modes)`` and values ``(entries,)``, on a device."""
+
+
+def fit_bias_on_device(train: Entries, valid: Entries, shape: Sequence[int]) -> Tables:
+    """The same from tensors, which stay on their device; sums are taken in another order."""
+    parts = [_Columns([column.contiguous() for column in indices.T], v.double()) for indices, v in (train, valid)]
+    sums = [_running_sums(column, size) for column, size in zip(parts[0].labels, shape, strict=True)]
+    return _EntriesInMemory(float(parts[0].values.mean()), parts[0], parts[1], sums).fit()
+
+
+def _running_sums(labels: Tensor, size: int) -> Callable[[Tensor], Tensor]:
+    """Sums per label, ``(entries,)`` → ``(I_n,)``, as differences of running sums: on a GPU, additions to the same
+    label would wait for each other.
+    """
+    order, ends = torch.argsort(labels), torch.bincount(labels, minlength=size).cumsum(0)
+
+    def sums(values: Tensor) -> Tensor:
+        running = values.index_select(0, order).cumsum(0)
+        upto = torch.where(ends > 0, running[(ends - 1).clamp_min(0)], 0.0)
+        return upto.diff(prepend=upto.new_zeros(1))
+
+    return sums
+
+
+class _EntriesOnDisk(BiasEntries):
+    """Entries in shards: residuals are computed anew in every pass."""
+
+    def __init__(
+        self,
+        blocks: Callable[[], Iterator[Block]],
+        mean: float,
+        counts: tuple[NDArray[np.int64], ...],
+        valid: SparseTensor,
+        loops: Loops,
+    ) -> None:
+        self.blocks, self.mean, self.counts, self.valid, self.loops = blocks, mean, counts, valid, loops
+        self.starts = np.cumsum([0, *map(len, counts)])[:-1]
+
+    def residual_sums(self, n: int, fits: Sequence[BiasFit]) -> Iterator[tuple[Vector, float]]:
+        effects = np.stack([np.concatenate(fit.effects) for fit in fits], axis=1)  # (labels of all modes, fits)
+        biases = Biases(self.mean, effects, self.starts)
+        sums, squares = np.zeros((len(self.counts[n]), len(fits))), np.zeros(len(fits))
+        for block in self.blocks():
+            squares += self.loops.biases(biases, n, (block.indices, block.values), sums)
+        yield from zip(sums.T, squares.tolist(), strict=True)
+
+    def changed(self, n: int, step: Vector) -> None:
+        pass
+
+    def validation_error(self, fit: BiasFit) -> float | None:
+        valid = self.valid
+        if not len(valid):
+            return None
+        predicted = sum(effects[valid.indices[:, n]] for n, effects in enumerate(fit.effects))
+        return math.sqrt(np.mean((valid.values - self.mean - predicted) ** 2))
+
+
+def fit_bias_streamed(
+    blocks: Callable[[], Iterator[Block]],
+    mean: float,
+    counts: tuple[NDArray[np.int64], ...],
+    valid: SparseTensor,
+    loops: Loops,
+) -> Tables:
+    """The same from entries on disk.
+
+    Parameters
+    ----------
+    blocks
+        Begins a pass over the training entries.
+    mean
+        Of the training values.
+    counts
+        Training entries of every label, ``(I_n,)`` for each mode.
+    valid
+        Entries that choose λ and the number of rounds; there may be none.
+    loops
+        The engine's.
+    """
+    entries = _EntriesOnDisk(blocks, mean, counts, valid, loops)
+    return _as_tables(backfit(entries, SHRINKAGE_GRID if len(valid) else (DEFAULT_SHRINKAGE,)), entries)
