@@ -272,7 +272,7 @@ def no_table(request, tmp_path):
         (("--linear", "tuker:3"), "there is no multilinear block 'tuker'; did you mean 'tucker:K'? known are "),
         (
             ("--linear", "tucker:3x"),
-            "'tucker:3x': write mean, bias, cp:R with R at least 1, pairs:K, fm:K",
+            "'tucker:3x': write tucker:K, or tucker:K1xK2x… with a rank per mode",
         ),
         (("--linear", "", "--rank", "2/0"), "rank 2/0 leaves nothing to fit; give at least one component, such as "),
     ],
@@ -310,7 +310,7 @@ def weights_of(run):
 
 
 def tucker_by_hand(weights, cells):
-    a, b, c = (weights[f"multilinear.blocks.tucker.tables.{n}"][cells[:, n]] for n in range(3))
+    a, b, c = (weights[f"multilinear.blocks.tucker.factors.{n}"][cells[:, n]] for n in range(3))
     return np.einsum("klm,ek,el,em->e", weights["multilinear.blocks.tucker.core"], a, b, c)
 
 

@@ -1,4 +1,4 @@
-"""Factor tables in one parameter: lookups, views that write through, and weights as earlier versions stored them."""
+"""Factor tables in one parameter: lookups, views that write through, and tables for more labels."""
 
 import json
 
@@ -25,16 +25,6 @@ def factors():
     with torch.no_grad():
         made.stacked.copy_(torch.arange(24.0).view(12, 2))
     return made
-
-
-def separate(state, model):
-    """A state dict with one tensor per mode, and nothing stacked, wherever the model has factors."""
-    state = dict(state)
-    for name, module in model.named_modules():
-        if isinstance(module, Factors):
-            tables = state.pop(f"{name}.stacked").split(module.sizes)
-            state |= {f"{name}.tables.{n}": table.clone() for n, table in enumerate(tables)}
-    return state
 
 
 @pytest.mark.parametrize("width", [torch.int32, torch.int64])
@@ -72,64 +62,27 @@ def test_one_parameter_is_stored(factors):
     assert sum(parameter.numel() for parameter in factors.parameters()) == 24
 
 
-def test_weights_of_one_tensor_per_mode_still_load(factors):
-    new = Factors(SIZES, 2)
-    new.load_state_dict({f"tables.{n}": table.clone() for n, table in enumerate(factors.tables)})
-    assert torch.equal(new.stacked, factors.stacked)
-
-
-def test_a_table_that_is_missing_or_of_another_size_is_refused(factors):
-    tables = {f"tables.{n}": table.clone() for n, table in enumerate(factors.tables)}
-    with pytest.raises(RuntimeError, match="size mismatch for stacked"):
-        Factors(SIZES, 2).load_state_dict(tables | {"tables.1": torch.zeros(4, 2)})
-    with pytest.raises(RuntimeError, match="Missing key"):
-        Factors(SIZES, 2).load_state_dict({name: tables[name] for name in ("tables.0", "tables.2")})
-
-
-def test_a_whole_model_takes_weights_of_one_tensor_per_mode():
-    model, new = (JointModel(SIZES, (2, 3), linear="mean+bias+cp:2") for _ in range(2))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_()
-    old = separate(model.state_dict(), model)
-    assert "nonlinear.factors.tables.2" in old
-    assert "multilinear.blocks.bias_1.factors.tables.0" in old
-    assert not any("stacked" in name for name in old)
-    new.load_state_dict(old)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), new.parameters(), strict=True))
+@pytest.mark.parametrize("centre", [True, False])
+def test_tables_of_larger_modes_keep_known_rows_and_start_new_ones_at_their_mean_or_zero(factors, centre):
+    larger = Factors((7, 3, 5), 2)
+    larger.grow_from(factors, centre=centre)
+    for table, known in zip(larger.tables, factors.tables, strict=True):
+        assert torch.equal(table[: len(known)], known)
+        for row in table[len(known) :]:
+            torch.testing.assert_close(row, known.mean(dim=0) if centre else torch.zeros(2))
 
 
 @pytest.fixture
-def stored(tmp_path):
-    """A predictor, and a file of it as earlier versions wrote it: a tensor per mode, nothing said of what answers."""
-    dense = np.random.default_rng(0).standard_normal(SIZES)
-    tensor = SparseTensor.from_dense(dense)
+def predictor():
+    tensor = SparseTensor.from_dense(np.random.default_rng(0).standard_normal(SIZES))
     model = JointModel(SIZES, (2, 3), linear="mean+bias+cp:2").eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_()
-    predictor = JointPredictor(model, fit_bias(tensor, tensor.take(np.arange(0))))
+    return JointPredictor(model, fit_bias(tensor, tensor.take(np.arange(0))))
+
+
+def test_a_file_of_a_later_version_is_refused(predictor, tmp_path):
+    """It names a model that this version does not have."""
+    path = tmp_path / "later.safetensors"
     save_predictor(predictor, tmp_path / "new.safetensors")
-    with safe_open(tmp_path / "new.safetensors", framework="pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-    weights = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
-    others = {name: value for name, value in tensors.items() if not name.startswith("model.")}
-    old = others | {f"model.{name}": value for name, value in separate(weights, model).items()}
-    return predictor, old, tmp_path / "old.safetensors"
-
-
-def test_a_file_of_earlier_versions_answers_as_it_did(stored):
-    predictor, old, path = stored
-    save_file(old, path, metadata={"model": json.dumps(predictor.model.config())})
-    loaded = load_predictor(path)
-    assert loaded.returned == "joint"
-    cells = np.concatenate([np.argwhere(np.ones(SIZES)), [[-1, 0, 0]]])
-    np.testing.assert_array_equal(loaded.predict(cells), predictor.predict(cells))
-
-
-def test_a_file_of_a_later_version_is_refused(stored, tmp_path):
-    """One that says that something answers which this version does not have."""
-    predictor, _, path = stored
     with safe_open(tmp_path / "new.safetensors", framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
         metadata = {name: text.replace("joint", "oracle") for name, text in file.metadata().items()}

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jointensor.errors import ConfigError
-from jointensor.models import tucker as module
+from jointensor.models.blocks import tucker as module
+from jointensor.models.blocks.tucker import Tucker, contract
 from jointensor.models.multilinear import Multilinear
-from jointensor.models.tucker import Tucker, contract
 
 CASES = [
     ((4, 3), (2, 3)),
@@ -65,11 +65,11 @@ def test_values_and_gradients_of_any_batch_are_those_of_the_dense_tensor(problem
     part = random_tucker(shape, ranks, seed)
     indices = torch.tensor(cells)
     weights = torch.arange(1.0, 1.0 + len(cells), dtype=torch.float64)  # every entry has a gradient of its own
-    expected = dense(part.core, list(part.tables))[tuple(indices.T)]
+    expected = dense(part.core, list(part.factors))[tuple(indices.T)]
     with pytest.MonkeyPatch.context() as patch:
         if room is not None:
             patch.setitem(module.STEPS, "cpu", module.shaped_step)
-            patch.setattr(module, "ROOM", room)
+            patch.setattr(module, "MAX_CONTRACTION", room)
         found = part(indices)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
     slopes = torch.autograd.grad(found @ weights, list(part.parameters()))
@@ -131,9 +131,9 @@ def test_as_on_a_gpu_a_batch_is_not_looked_at_unless_room_is_short(room, gathers
     cells = torch.stack(
         [torch.randint(size, (30,), generator=torch.Generator().manual_seed(size)) for size in (4, 5, 60, 50)], 1
     )
-    monkeypatch.setattr(module, "ROOM", room)
+    monkeypatch.setattr(module, "MAX_CONTRACTION", room)
     found = part(cells)
-    torch.testing.assert_close(found, dense(part.core, list(part.tables))[tuple(cells.T)], rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(found, dense(part.core, list(part.factors))[tuple(cells.T)], rtol=1e-11, atol=1e-12)
     # 4 labels, then 20 pairs of them, by one product each; the others entry by entry
     assert (len(looks), len(gathers)) == {0: (8, 2), 400: (0, 2), 1 << 20: (0, 2)}[room]
 
@@ -214,7 +214,7 @@ def test_ranks_that_do_not_fit_are_refused(shape, ranks, message):
 
 
 def test_the_largest_core_is_still_built(monkeypatch):
-    monkeypatch.setattr(module, "MOST_CORE", 24)
+    monkeypatch.setattr(module, "MAX_CORE", 24)
     assert Tucker((4, 3, 2), (4, 3, 2)).core.numel() == 24
     with pytest.raises(ConfigError, match="more than 24; give lower ranks"):
         Tucker((5, 3, 2), (5, 3, 2))

@@ -36,10 +36,8 @@ def penalised(als, targets):
     """What a sweep minimises block by block: squared error plus the ridges, at tables of any balance."""
     total = (targets - als.total()).square().sum()
     for block in als.blocks.values():
-        if block.factors is None:
-            continue
         many = len(block.modes)
-        unit = als.spread ** (2 - 2 / many)
+        unit = als.spread ** (2 - 2 / max(many, 1))
         for k, table in enumerate(block.tables):
             counts = als.views[block.modes, k].counts
             weight = als.ridge * counts if many > 1 else torch.full_like(counts, als.pull, dtype=torch.float32)

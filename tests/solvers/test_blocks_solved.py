@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from jointensor.kernels import ModeView, pick_engine
-from jointensor.models.blocks import ImplicitFeedback, SharedPairs
+from jointensor.models.blocks.fm import ImplicitFeedback, SharedPairs
 from jointensor.models.multilinear import Multilinear
 from jointensor.solvers.als import Als
 from jointensor.solvers.implicit_feedback import Seen, conjugate_gradients, solve_implicit_feedback

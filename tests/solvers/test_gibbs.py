@@ -77,9 +77,7 @@ def test_the_mean_is_drawn_around_the_mean_of_what_is_wanted():
     indices = torch.tensor([[0, 0], [0, 1], [1, 0], [1, 1], [2, 0]])
     gibbs = gibbs_of(Multilinear((3, 2), "mean"), indices)
     wanted = torch.tensor([1.0, -2.0, 0.5, 3.0, 1.5])
-    block = gibbs.blocks["mean"]
-    with torch.no_grad():
-        draws = np.array([[float(gibbs._solve_mean(block, wanted, None)[0])] for _ in range(MANY)])
+    draws = np.array([[float(gibbs.solve_block("mean", wanted)[0])] for _ in range(MANY)])
     check_draws(draws, np.array([0.8]), np.array([[0.4 / 5]]))
 
 
@@ -93,7 +91,7 @@ def test_numbers_are_drawn_from_their_posterior(spec):
     name = "bias_0" if spec == "bias" else "table_0_1"
     level = gibbs.levels[name, 0] = Level(torch.zeros(1), torch.tensor([2.0]))
     wanted = torch.tensor([1.0, -0.5, 2.5])
-    values = gibbs._solve_numbers(name, gibbs.blocks[name], wanted.repeat(MANY), None)
+    values = gibbs.solve_block(name, wanted.repeat(MANY))
     draws = gibbs.blocks[name].tables[0][:MANY].numpy()
     check_draws(draws, *posterior(np.ones((3, 1)), wanted, 0.4, level))
     assert torch.equal(values.view(MANY, 3), torch.as_tensor(draws).expand(MANY, 3))
@@ -108,7 +106,7 @@ def test_vectors_of_a_factorisation_machine_are_drawn_from_their_posterior(engin
         gibbs.levels["fm", k] = Level(torch.tensor([0.5, -1.0]), torch.tensor([0.7, 3.0]))
     _, one, two = (table.clone() for table in g.blocks["fm"].tables)
     y = torch.tensor([1.0, -0.5, 2.5, 0.3])
-    gibbs._solve_sums("fm", g.blocks["fm"], y.repeat(MANY), None)
+    gibbs.solve_block("fm", y.repeat(MANY))
     i, j = torch.tensor(cells).T
     h, without = one[i] + two[j], (one[i] * two[j]).sum(dim=1)
     draws = g.blocks["fm"].tables[0].numpy()  # solved first, from the others as they were
@@ -133,7 +131,7 @@ def test_rows_of_a_product_are_drawn_from_their_posterior(engine):
         gibbs.levels["cp", k] = Level(torch.tensor([0.5, -1.0]), torch.tensor([0.7, 3.0]))
     _, one, two = (table.clone() for table in g.cp.tables)
     y = torch.tensor([1.0, -0.5, 2.5, 0.3])
-    values = gibbs._solve_product("cp", g.blocks["cp"], y.repeat(MANY), None)
+    values = gibbs.solve_block("cp", y.repeat(MANY))
     i, j = torch.tensor(cells).T
     level = gibbs.levels["cp", 0]
     draws = (written[0] * level.precision.rsqrt()).numpy()  # solved in units of the components' spread
@@ -147,7 +145,7 @@ def test_rows_without_entries_are_drawn_from_what_rows_are_like():
     gibbs = gibbs_of(g, indices)
     level = Level(torch.tensor([0.5, -1.0]), torch.tensor([0.7, 3.0]))
     gibbs.levels |= {("fm", 0): level, ("fm", 1): level}
-    gibbs._solve_sums("fm", g.blocks["fm"], torch.tensor([1.0, 2.0]), None)
+    gibbs.solve_block("fm", torch.tensor([1.0, 2.0]))
     check_draws(g.blocks["fm"].tables[0][1:].numpy(), level.mean.numpy(), np.diag(1 / level.precision.numpy()))
 
 
@@ -164,10 +162,9 @@ def test_implicit_labels_are_drawn_from_their_posterior(engine):
     level = gibbs.levels["fm", 3] = Level(torch.zeros(1), torch.tensor([1.5]))
     block, y = g.blocks["fm"], torch.tensor([1.0, -0.5, 2.5, 0.3, 0.8, -1.2])
     draws = np.empty((many, 3))
-    with torch.no_grad():
-        for k in range(many):
-            gibbs.values["fm"] = gibbs._solve_sums("fm", block, y, None)
-            draws[k] = block.implicit_feedback[0].table[:, 0]
+    for k in range(many):
+        gibbs.solve_block("fm", y)
+        draws[k] = block.implicit_feedback[0].table.detach()[:, 0]
     h = held[1] + held[2]
     design = h * block.implicit_feedback[0].matrix().to_dense()[indices[:, 0]].numpy()
     without = held[0] * h + held[1] * held[2]

@@ -84,7 +84,7 @@ def test_draws_of_smooth_numbers_are_those_of_their_joint_posterior():
     gibbs.levels["bias_1", 0] = Level(zero, torch.ones(1), 2 * torch.ones(1))
     block, total, squares, draws = gibbs.blocks["bias_1"], torch.zeros(6), torch.zeros(6), 6000
     for _ in range(draws):
-        gibbs._solve_numbers("bias_1", block, targets, None)
+        gibbs.solve_block("bias_1", targets)
         total += block.tables[0][:, 0]
         squares += block.tables[0][:, 0].square()
     around = 2 * torch.eye(6) - torch.eye(6).roll(1, 0) - torch.eye(6).roll(-1, 0)  # Σ of squared steps round the ring

@@ -5,8 +5,9 @@ import pytest
 import torch
 from torch import nn
 
+from jointensor.models.blocks.product import product_scales
 from jointensor.models.joint import JointModel
-from jointensor.training.init import LIFT, SPREAD, Levels, initialise, product_scales
+from jointensor.training.init import LIFT, SPREAD, Levels, initialise
 
 
 class Headless(nn.Module):

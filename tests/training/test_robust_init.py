@@ -12,13 +12,14 @@ from jointensor.data.formats.npz import write_npz
 from jointensor.data.split import split
 from jointensor.data.tensor import SparseTensor
 from jointensor.metrics import rfe
+from jointensor.models.blocks.tucker import OFF_DIAGONAL
 from jointensor.models.joint import JointModel
 from jointensor.models.nonlinear import Nonlinear, nonlinear_parts
 from jointensor.runs.config import RunConfig
 from jointensor.runs.model_specs import parse_model
 from jointensor.runs.pipeline import run
 from jointensor.training.fit import fit
-from jointensor.training.init import LIFT, OFF_DIAGONAL, SPREAD, initialise
+from jointensor.training.init import LIFT, SPREAD, initialise
 from jointensor.training.recipe import Recipe
 
 PARTS = ("avocado", "costco", "julia", "mlp", "neptune", "neurtn")
@@ -293,7 +294,7 @@ def test_tucker_starts_around_the_mean_with_a_share_of_the_spread(ranks, lowest,
     model = JointModel((300, 200, 250), (0, 0), linear=f"tucker:{ranks}")
     levels = started(model, values_of(mean, 2.0), 0)
     assert (levels.linear, levels.nonlinear) == (pytest.approx(mean, abs=1e-5), 0.0)
-    tucker = model.multilinear.tucker
+    tucker = model.multilinear.blocks["tucker"]
     assert mean_of_tucker(tucker) == pytest.approx(mean, abs=3 * OFF_DIAGONAL * abs(mean) / lowest)
     rng = np.random.default_rng(0)
     cells = torch.as_tensor(np.stack([rng.integers(size, size=20_000) for size in model.shape], axis=1))
@@ -306,11 +307,11 @@ def test_tucker_beside_a_mean_or_a_network_starts_around_zero():
     model = JointModel((300, 200, 250), (0, 0), linear="mean+tucker:4")
     started(model, values, 0)
     assert model.multilinear.blocks["mean"].constant.item() == pytest.approx(5.0, abs=1e-5)
-    assert mean_of_tucker(model.multilinear.tucker) == pytest.approx(0.0, abs=0.1)
+    assert mean_of_tucker(model.multilinear.blocks["tucker"]) == pytest.approx(0.0, abs=0.1)
     model = JointModel((300, 200, 250), (0, 8), linear="tucker:4")
     levels = started(model, values, 0)
     assert levels.nonlinear == pytest.approx(5.0, abs=1e-5)
-    assert mean_of_tucker(model.multilinear.tucker) == pytest.approx(0.0, abs=0.1)
+    assert mean_of_tucker(model.multilinear.blocks["tucker"]) == pytest.approx(0.0, abs=0.1)
 
 
 @pytest.mark.parametrize("rank", [(0, 4), (2, 4)])

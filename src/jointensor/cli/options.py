@@ -10,9 +10,8 @@ from jointensor.data.formats.files import file_kind
 from jointensor.data.split import check_share
 from jointensor.errors import ConfigError
 from jointensor.kernels.engines import ENGINES
-from jointensor.models.multilinear import linear_spec, parse_blocks
+from jointensor.models.blocks import linear_spec, parse_blocks
 from jointensor.models.nonlinear import make_nonlinear
-from jointensor.models.tucker import check_count
 from jointensor.registry import nearest, parse_value
 from jointensor.runs.compare_cells import CompareConfig
 from jointensor.runs.config import AUTO, RunConfig
@@ -149,8 +148,9 @@ def _check_model(rank: tuple[int, int], linear: str | None, nonlinear: str, n_mo
     blocks = parse_blocks(
         linear_spec(rank[0]) if linear is None else linear, lambda name: names.setdefault(name, len(names))
     )
-    if "tucker" in blocks and n_modes is not None:
-        check_count(blocks["tucker"], n_modes)
+    if n_modes is not None:
+        for piece in blocks:
+            piece.kind.check_ranks(piece.numbers, n_modes)
     if rank[1]:
         make_nonlinear(nonlinear, n_modes or 2, rank[1])  # two modes are the least a network can refuse
     elif not blocks:

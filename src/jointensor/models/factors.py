@@ -7,10 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+
+def grown_table(table: Tensor, size: int, *, centre: bool) -> Tensor:
+    """A table ``(I, R)`` with more rows: the mean of the known ones, or zero."""
+    more = table.new_zeros(size - len(table), table.shape[1])
+    return torch.cat([table, more + table.mean(dim=0) if centre and len(table) else more])
 
 
 class Factors(nn.Module):
@@ -44,12 +49,12 @@ class Factors(nn.Module):
         rows = self.stacked.index_select(0, self.places(indices).flatten())
         return rows.view(*indices.shape, self.width)
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Also take weights that were stored as one tensor per mode, as earlier versions did."""
-        names = [f"{prefix}tables.{n}" for n in range(len(self.sizes))]
-        if all(name in state_dict for name in names):
-            state_dict[f"{prefix}stacked"] = torch.cat([state_dict.pop(name) for name in names])
-        super()._load_from_state_dict(state_dict, prefix, *args)
+    @torch.no_grad()
+    def grow_from(self, old: Factors, *, centre: bool) -> None:
+        """Take the rows of tables with fewer labels; those of new labels are the mean of the known ones, or zero."""
+        tables = zip(self.tables, old.tables, strict=True)
+        for table, known in tables:
+            table.copy_(grown_table(known.cpu(), len(table), centre=centre))
 
 
 def multiply_modes(rows: Tensor) -> Tensor:

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from jointensor.errors import ConfigError
+from jointensor.models.blocks.spec import linear_spec
 from jointensor.models.factors import Factors
-from jointensor.models.multilinear import Multilinear, linear_spec
+from jointensor.models.multilinear import Multilinear
 from jointensor.models.nonlinear.base import describe_nonlinear, make_nonlinear
 
 LINKS: dict[str, Callable[[Tensor], Tensor]] = {"identity": lambda score: score, "softplus": nn.functional.softplus}
@@ -32,6 +33,11 @@ class NonlinearHalf(nn.Module):
     def forward(self, indices: Tensor) -> Tensor:
         """f of the entries, ``(batch, modes)`` → ``(batch,)``."""
         return self.part(self.factors(indices))
+
+    def grow_from(self, old: NonlinearHalf) -> None:
+        """Take the parameters of an f of a tensor whose modes had fewer labels."""
+        self.part.load_state_dict({name: value.cpu() for name, value in old.part.state_dict().items()})
+        self.factors.grow_from(old.factors, centre=True)
 
 
 class JointModel(nn.Module):
@@ -138,6 +144,17 @@ class JointModel(nn.Module):
         model.link = config["link"]
         return model
 
+    def grown(self, shape: Sequence[int]) -> JointModel:
+        """A copy on the CPU for a tensor whose modes have more labels; :mod:`jointensor.predictors.update` fits it."""
+        part = "julia" if self.nonlinear is None else self.nonlinear.spec
+        model = JointModel(shape, self.rank, linear=self.linear, nonlinear=part)
+        model.link = self.link
+        if model.multilinear is not None and self.multilinear is not None:
+            model.multilinear.grow_from(self.multilinear)
+        if model.nonlinear is not None and self.nonlinear is not None:
+            model.nonlinear.grow_from(self.nonlinear)
+        return model
+
     def __repr__(self) -> str:
         width = f"{self.nonlinear.spec.partition(',')[0]} of width {self.rank[1]}" if self.nonlinear else ""
         halves = " + ".join(filter(None, (self.linear, width)))
@@ -157,7 +174,7 @@ def check_rank(rank: tuple[int, int]) -> tuple[int, int]:
     return int(linear), int(nonlinear)
 
 
-FEWEST = 256
+MIN_BATCH = 256
 """Entries at once that have to fit into memory."""
 
 
@@ -179,7 +196,7 @@ def evaluate_in_batches(half: Callable[[Tensor], Tensor], indices: Tensor, batch
                 parts = [half(indices[start : start + batch]) for start in range(0, len(indices), batch)]
                 break
             except RuntimeError as error:
-                if batch <= FEWEST or not is_out_of_memory(error):
+                if batch <= MIN_BATCH or not is_out_of_memory(error):
                     raise
             batch //= 2  # out here: the error holds on to what was computed until then
             torch.cuda.empty_cache()

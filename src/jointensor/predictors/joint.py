@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch.overrides import TorchFunctionMode
 
 from jointensor.errors import RunError
-from jointensor.models.blocks import SharedPairs
 from jointensor.models.joint import JointModel, evaluate_in_batches
 from jointensor.predictors.base import PREDICTORS, Arrays, Packed, Predictor, require, whole_numbers
 from jointensor.predictors.conformal import Calibration, interval_around
@@ -163,12 +162,8 @@ class _SizeLimit(TorchFunctionMode):
 def _check_model(model: JointModel) -> None:
     """Predict the first and the last entry: weights that do not belong together fail here."""
     g = model.multilinear
-    for block in () if g is None else g.blocks.values():
-        for one in block.implicit_feedback if isinstance(block, SharedPairs) else ():
-            pairs = one.seen_with
-            require(pairs.ndim == 2 and len(pairs) == 2 and pairs.dtype == torch.int64, "implicit labels")
-            tops = torch.tensor([[one.size], [len(one.table)]])
-            require(bool(((pairs >= 0) & (pairs < tops)).all()), "implicit labels")
+    for block in () if g is None else g.named_blocks.values():
+        require(not block.misfit(), block.misfit())
     with torch.no_grad():
         corners = torch.tensor([[0] * len(model.shape), [size - 1 for size in model.shape]])
         require(model(corners).shape == (2,), "weights")

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from jointensor.errors import ConfigError
+from jointensor.models.blocks import parse_blocks
 from jointensor.models.joint import JointModel
-from jointensor.models.multilinear import parse_blocks
 from jointensor.models.nonlinear.base import Nonlinear, find_nonlinear, nonlinear_parts
 from jointensor.predictors import BASELINES
 from jointensor.registry import nearest, option_names, parse_spec

@@ -14,7 +14,7 @@ from jointensor.data.split import Split, split
 from jointensor.distributed.process_group import ProcessGroup
 from jointensor.kernels import pick_engine
 from jointensor.metrics import measure
-from jointensor.models.multilinear import without_memory
+from jointensor.models.blocks.spec import without_memory
 from jointensor.predictors import Predictor
 from jointensor.predictors.ensemble import Ensemble
 from jointensor.predictors.joint import JointPredictor

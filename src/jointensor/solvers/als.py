@@ -7,6 +7,7 @@ its optimum in closed form: no learning rate, and no start that is dead.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -14,7 +15,8 @@ from torch import Tensor
 
 from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.kernels.rows import ModeView, RowSolver, RowSystems, khatri_rao, row_systems
-from jointensor.models.blocks import Combinations, ImplicitFeedback, Product, SharedPairs
+from jointensor.models.blocks.base import Block
+from jointensor.models.blocks.fm import SharedPairs
 from jointensor.models.joint import evaluate_in_batches
 from jointensor.models.multilinear import Multilinear
 from jointensor.solvers.implicit_feedback import Seen, solve_implicit_feedback
@@ -30,15 +32,6 @@ LARGE = 1 << 25
 
 COLLAPSED = 1e-6
 """A block whose values stay below this share of the values' spread has collapsed to zero."""
-
-
-Block = Product | SharedPairs | Combinations
-"""What can be solved: everything but ``tucker``."""
-
-
-def along(block: Block) -> tuple[int, ...]:
-    """What blocks that share sorted entries have in common; a table has its rows to itself."""
-    return (-1, *block.modes) if isinstance(block, Combinations) else block.modes
 
 
 class Pull(NamedTuple):
@@ -84,30 +77,30 @@ class Als:
         processes: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
         self.processes = processes
-        self.blocks = {name: cast(Block, block) for name, block in g.blocks.items()}
+        self.blocks = g.named_blocks
         self.indices, self.spread, self.solver, self.systems = indices, spread, solver, systems
         self.ridge, self.pull = 0.0, 0.0
         """Of blocks over several modes (λ) and of blocks over one (κ)."""
-        self.smooth = g.smooth
+        self.neighbours = g.neighbours
         self.views: dict[tuple[tuple[int, ...], int], ModeView] = {}
         for block in self.blocks.values():
             self._sort(block)
         self.counts = {key: processes.sum_(view.counts) for key, view in self.views.items()}
         """Entries of every row of every table, ``(I,)``, whoever has them."""
-        pairs = [block for block in self.blocks.values() if isinstance(block, SharedPairs)]
-        self.implicit_feedback = [Seen.of(one) for block in pairs for one in block.implicit_feedback]
+        self.implicit_feedback: dict[tuple[str, int], Seen] = {}
+        """Matrices of implicit feedback by block and table, made at their first use."""
         self.g = g
         self.values: dict[str, Tensor] = {}
         self.refresh()
 
     def _sort(self, block: Block) -> None:
         """Views along every table of a block; those over the same modes are shared."""
-        if not block.tables or (along(block), 0) in self.views:
+        if not block.tables or (block.row_key, 0) in self.views:
             return
         columns = block.columns(self.indices)  # (entries, tables)
         for k, table in enumerate(block.tables):
             others = [m for m in range(len(block.tables)) if m != k]
-            self.views[along(block), k] = ModeView.of(columns, k, others, len(table))
+            self.views[block.row_key, k] = ModeView.of(columns, k, others, len(table))
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -143,7 +136,7 @@ class Als:
 
     def collapsed(self) -> list[str]:
         """Blocks over several modes whose values are all zero: a ridge that is too large, or a start too small."""
-        several = [name for name, block in self.blocks.items() if len(block.tables) > 1]
+        several = [name for name, block in self.blocks.items() if block.multiplies]
         return [name for name in several if float(self.values[name].abs().max()) <= COLLAPSED * self.spread]
 
     def total(self) -> Tensor:
@@ -154,23 +147,20 @@ class Als:
     def sweep(self, targets: Tensor, weights: Tensor | None = None) -> None:
         """Solve every block once for ``targets``, x − f of the training entries, ``(entries,)``."""
         left = targets - self.total()
-        for name, block in self.blocks.items():
+        for name in self.blocks:
             wanted = left + self.values[name]  # what the other blocks leave to this one
-            if isinstance(block, SharedPairs):
-                self.values[name] = self._solve_sums(name, block, wanted, weights)
-            elif len(block.tables) == 1:
-                self.values[name] = self._solve_numbers(name, block, wanted, weights)
-            elif block.tables:
-                self.values[name] = self._solve_product(name, cast(Product, block), wanted, weights)
-            else:
-                self.values[name] = self._solve_mean(cast(Product, block), wanted, weights)
-            left = wanted - self.values[name]
+            left = wanted - self.solve_block(name, wanted, weights)
 
-    def _solve_mean(self, block: Product, wanted: Tensor, weights: Tensor | None) -> Tensor:
-        assert block.constant is not None  # a block without modes is one number
+    @torch.no_grad()
+    def solve_block(self, name: str, wanted: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Solve one block for what the others leave of the targets, ``(entries,)``; returns its values."""
+        self.blocks[name].solve(Steps(self, name, wanted, weights))
+        return self.values[name]
+
+    def _solve_constant(self, number: Tensor, wanted: Tensor, weights: Tensor | None) -> Tensor:
         wanted = self._aim(wanted)
         mean = self._mean(wanted, weights)
-        block.constant.copy_(mean)
+        number.copy_(mean)
         return mean.expand_as(wanted).clone()
 
     def _mean(self, wanted: Tensor, weights: Tensor | None) -> Tensor:
@@ -181,19 +171,19 @@ class Als:
         sums = self.processes.sum_(torch.stack([(weights * wanted).double().sum(), weights.double().sum()]))
         return (sums[0] / sums[1]).to(wanted.dtype)
 
-    def _solve_numbers(self, name: str, block: Block, wanted: Tensor, weights: Tensor | None) -> Tensor:
+    def _solve_numbers(self, name: str, count: int | None, wanted: Tensor, weights: Tensor | None) -> Tensor:
         """One number per row: a sum over its entries, without matrices."""
-        view, (table,) = self.views[along(block), 0], block.tables
+        block = self.blocks[name]
+        view, (table,) = self.views[block.row_key, 0], block.tables
         column = view.remember("column", lambda: block.columns(self.indices)[:, 0].long())
         sums = torch.zeros_like(table[:, 0]).index_add_(0, column, wanted if weights is None else weights * wanted)
         sums = self.processes.sum_(sums)
-        counts = self.counts[along(block), 0].to(table.dtype)
+        counts = self.counts[block.row_key, 0].to(table.dtype)
         if weights is not None:
             counts = self.processes.sum_(torch.zeros_like(counts).index_add_(0, column, weights))
         for rows in self._turns(block, 0, table):
             table[rows, 0] = self._numbers(name, sums, counts, table)[rows]
-        if isinstance(block, Combinations):
-            table[-1] = 0.0  # no training entry looks there
+        table[len(table) if count is None else count :] = 0.0
         return table[:, 0].index_select(0, column)
 
     def _numbers(self, name: str, sums: Tensor, counts: Tensor, table: Tensor) -> Tensor:
@@ -205,24 +195,19 @@ class Als:
 
     def _turns(self, block: Block, k: int, table: Tensor) -> list[slice]:
         """Rows that are solved at once: all, or every other one where neighbours lean on each other."""
-        smooth = (
-            block.modes and not isinstance(block, Combinations) and block.modes[k] in self.smooth and len(table) > 2
-        )
+        smooth = k < len(block.table_modes) and block.table_modes[k] in self.neighbours and len(table) > 2
         return [slice(0, None, 2), slice(1, None, 2)] if smooth else [slice(None)]
 
     def _near(self, block: Block, k: int, table: Tensor) -> Tensor | None:
         """Mean of the two neighbours of every row, ``(I, R)``; ``None`` where they need not be alike."""
         if len(self._turns(block, k, table)) == 1:
             return None
-        before, after = table.roll(1, 0), table.roll(-1, 0)
-        if not self.smooth[block.modes[k]]:
-            before[0], after[-1] = table[1], table[-2]
-        return (before + after) / 2
+        return self.neighbours[block.table_modes[k]].mean(table)
 
-    def _solve_product(self, name: str, block: Product, wanted: Tensor, weights: Tensor | None) -> Tensor:
+    def _solve_product(self, name: str, block: Block, wanted: Tensor, weights: Tensor | None) -> Tensor:
         tables, values = block.tables, wanted
         for k, table in enumerate(tables):
-            view = self.views[along(block), k]
+            view = self.views[block.row_key, k]
             turns = self._turns(block, k, table)
             for rows in turns:
                 pull = self._pull(name, k, table, view)
@@ -246,7 +231,7 @@ class Als:
         """A block that has a part without the rows that are solved: what is solved for is a change of rows."""
         values = self.values[name]
         for k, table in enumerate(block.tables):
-            view = self.views[along(block), k]
+            view = self.views[block.row_key, k]
             turns = self._turns(block, k, table)
             for rows in turns:
                 pull = self._pull(name, k, table, view)
@@ -261,8 +246,6 @@ class Als:
                     more = more * (self.indices[:, k] % 2 == rows.start)
                 values = values + more
                 table[rows] += (change * scale)[rows]
-        for k in range(len(block.implicit_feedback)):
-            values = values + self._solve_implicit_feedback(name, block, k, wanted - values, weights)
         return values
 
     def _solve_implicit_feedback(
@@ -270,11 +253,13 @@ class Als:
     ) -> Tensor:
         """The k-th table of implicit labels; returns the change of the values."""
         one = block.implicit_feedback[k]
-        view = self.views[along(block), one.a]
+        view = self.views[block.row_key, one.a]
         rest = [table.detach() for m, table in enumerate(block.whole_tables()) if m != one.a]
         systems = self.systems(view, rest, self._aim(left), weights, one.table.shape[1], sums=True)
-        ridge, prior = self._pull_implicit_feedback(name, len(block.tables) + k, one, view)
-        change = solve_implicit_feedback(one, self.implicit_feedback[k], systems, ridge, prior)
+        ridge, prior = self._pull_implicit_feedback(name, k, one.table.detach())
+        if (name, k) not in self.implicit_feedback:
+            self.implicit_feedback[name, k] = Seen.of(one)
+        change = solve_implicit_feedback(one, self.implicit_feedback[name, k], systems, ridge, prior)
         self.processes.broadcast_(one.table)  # sums in another order must not add up to another table
         values = torch.empty_like(left)
         rows = view.remember("rows", lambda: torch.repeat_interleave(view.counts))  # of the sorted entries
@@ -291,24 +276,58 @@ class Als:
     def _pull(self, name: str, k: int, table: Tensor, view: ModeView) -> Pull:
         """What draws the rows of a block's k-th table to zero."""
         block = self.blocks[name]
-        power = 2 if block.sums else len(block.tables)  # vectors of a factorisation machine are multiplied in pairs
-        unit = self.spread ** (2 - 2 / power)  # rows of k modes have the k-th root of the values' scale
-        ridge = unit * self.ridge * self.counts[along(block), k].to(table.dtype)  # (I,)
+        unit = self.spread ** (2 - 2 / block.degree)  # rows of k modes have the k-th root of the values' scale
+        ridge = unit * self.ridge * self.counts[block.row_key, k].to(table.dtype)  # (I,)
         near = self._near(block, k, table)
         if near is None:
             return Pull(ridge)
         stiff = ridge.mean()  # neighbours weigh as much as the usual ridge
         return Pull(ridge + stiff, near * (stiff / (ridge + stiff))[:, None])
 
-    def _pull_implicit_feedback(
-        self, name: str, k: int, one: ImplicitFeedback, view: ModeView
-    ) -> tuple[Tensor, Tensor]:
-        """The same for a table of implicit labels: ridge ``(R,)``, and what it draws to, ``(I_b, R)``."""
-        del k  # all tables alike here
-        counts = self.counts[along(self.blocks[name]), one.a]
-        counts = counts[counts > 0].to(one.table.dtype)
-        table = one.table.detach()
+    def _pull_implicit_feedback(self, name: str, k: int, table: Tensor) -> tuple[Tensor, Tensor]:
+        """The same for the k-th table of implicit feedback: ridge ``(R,)``, and prior mean ``(I_b, R)``."""
+        block = cast(SharedPairs, self.blocks[name])
+        counts = self.counts[block.row_key, block.implicit_feedback[k].a]
+        counts = counts[counts > 0].to(table.dtype)
         return torch.full_like(table[0], self.spread * self.ridge) * counts.mean(), torch.zeros_like(table)
+
+
+@dataclass
+class Steps:
+    """What a block may ask for while it is solved: :class:`jointensor.models.blocks.base.SolveSteps`."""
+
+    als: Als
+    name: str
+    wanted: Tensor  # (entries,), what the other blocks leave of the targets
+    weights: Tensor | None
+
+    @property
+    def block(self) -> Block:
+        """The block that is solved."""
+        return self.als.blocks[self.name]
+
+    def constant(self, number: Tensor) -> None:
+        """See :class:`SolveSteps`."""
+        self.als.values[self.name] = self.als._solve_constant(number, self.wanted, self.weights)
+
+    def numbers(self, rows: int | None = None) -> None:
+        """See :class:`SolveSteps`."""
+        self.als.values[self.name] = self.als._solve_numbers(self.name, rows, self.wanted, self.weights)
+
+    def products(self) -> None:
+        """See :class:`SolveSteps`."""
+        self.als.values[self.name] = self.als._solve_product(self.name, self.block, self.wanted, self.weights)
+
+    def pairs(self) -> None:
+        """See :class:`SolveSteps`."""
+        block = cast(SharedPairs, self.block)
+        self.als.values[self.name] = self.als._solve_sums(self.name, block, self.wanted, self.weights)
+
+    def implicit_feedback(self, k: int) -> None:
+        """See :class:`SolveSteps`."""
+        block, values = cast(SharedPairs, self.block), self.als.values[self.name]
+        change = self.als._solve_implicit_feedback(self.name, block, k, self.wanted - values, self.weights)
+        self.als.values[self.name] = values + change
 
 
 def rebalance(tables: Sequence[Tensor]) -> None:

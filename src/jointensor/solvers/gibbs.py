@@ -17,9 +17,8 @@ from torch import Tensor
 
 from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.kernels.rows import ModeView, RowSolver, RowSystems, row_systems
-from jointensor.models.blocks import ImplicitFeedback, SharedPairs
 from jointensor.models.multilinear import Multilinear
-from jointensor.solvers.als import Als, Pull, along
+from jointensor.solvers.als import Als, Pull
 
 SHAPE, RATE = 1.0, 0.1
 """Of the gamma distributions that precisions come from, in units of the values' spread: two rows' worth."""
@@ -81,10 +80,9 @@ class Gibbs(Als):
         self._draw_noise(targets, weights)
         for name, block in self.blocks.items():
             for k, table in enumerate(block.tables):
-                self._draw_level(name, k, table[self.seen[along(block), k]])
-            if isinstance(block, SharedPairs):
-                for k, one in enumerate(block.implicit_feedback):
-                    self._draw_level(name, len(block.tables) + k, one.table.detach())
+                self._draw_level(name, k, table[self.seen[block.row_key, k]])
+            for k, table in enumerate(block.extra_tables, start=len(block.tables)):
+                self._draw_level(name, k, table)
         super().sweep(targets, weights)
 
     def _draw_noise(self, targets: Tensor, weights: Tensor | None) -> None:
@@ -98,8 +96,7 @@ class Gibbs(Als):
     def _draw_level(self, name: str, k: int, rows: Tensor) -> None:
         """μ and λ of a table given its rows, ``(seen rows, R)``; biases and tables of numbers lie around zero."""
         block = self.blocks[name]
-        power = 2 if block.sums else len(block.tables)
-        unit = self.spread ** (2 / power)  # rows of k modes have the k-th root of the values' scale
+        unit = self.spread ** (2 / block.degree)  # rows of k modes have the k-th root of the values' scale
         centred = len(block.tables) == 1 or k >= len(block.tables)
         level = self.levels.get((name, k))
         if level is None and len(block.tables) == 1:  # rows that start at zero would hold each other there
@@ -147,12 +144,9 @@ class Gibbs(Als):
         centre = (sums / self.noise + drawn * mean.squeeze(-1)) / precision
         return centre + torch.randn_like(sums) * precision.rsqrt()
 
-    def _pull_implicit_feedback(
-        self, name: str, k: int, one: ImplicitFeedback, view: ModeView
-    ) -> tuple[Tensor, Tensor]:
-        del view  # precisions are learnt, not counted
-        level = self.levels[name, k]
-        prior = level.mean + torch.randn_like(one.table) * level.precision.rsqrt()
+    def _pull_implicit_feedback(self, name: str, k: int, table: Tensor) -> tuple[Tensor, Tensor]:
+        level = self.levels[name, len(self.blocks[name].tables) + k]
+        prior = level.mean + torch.randn_like(table) * level.precision.rsqrt()
         return self.noise * level.precision, prior
 
 

@@ -1,4 +1,4 @@
-"""The table y of implicit feedback (:class:`jointensor.models.blocks.ImplicitFeedback`), all else fixed.
+"""The table y of implicit feedback (:class:`jointensor.models.blocks.fm.ImplicitFeedback`), all else fixed.
 
 An entry of label u adds ⟨Σ_{j ∈ N(u)} y(j)/√n, h_e⟩, so the least-squares problem does not fall apart into rows. Its
 matrix is Mᵀ C M + Λ, with M who was seen with whom and C one small matrix per u: conjugate gradients never form it.
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from jointensor.models.blocks import ImplicitFeedback
+from jointensor.models.blocks.fm import ImplicitFeedback
 
 STEPS = 25
 CLOSE = 1e-4

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from jointensor.models.joint import FEWEST, LINKS
+from jointensor.models.joint import LINKS, MIN_BATCH
 from jointensor.solvers.als import Als
 from jointensor.solvers.entries import Entries, Fixed, Half
 from jointensor.solvers.losses import Loss
@@ -164,7 +164,7 @@ class Descent:
 
     def halve(self) -> bool:
         """Take half as many entries per step from now on; says whether that is possible."""
-        if self.batch_size <= FEWEST:
+        if self.batch_size <= MIN_BATCH:
             return False
         self.batch_size //= 2
         return True

@@ -9,8 +9,7 @@ the systems of one of them, and a few entries. The solution is that of :class:`A
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import cast
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -21,9 +20,9 @@ from jointensor.distributed.process_group import SINGLE_PROCESS
 from jointensor.kernels import Engine
 from jointensor.kernels.rows import ModeView, solve_spd
 from jointensor.kernels.terms import Rows, Systems, Term, Terms, add_systems, loops_of, sum_of_squares
-from jointensor.models.blocks import Product, SharedPairs
+from jointensor.models.blocks.base import Block
 from jointensor.models.multilinear import Multilinear
-from jointensor.solvers.als import Als, Block, Pull, along, rebalance
+from jointensor.solvers.als import Als, Pull, rebalance
 from jointensor.solvers.streamed_entries import Column, StreamedEntries
 
 ROW_BYTES = 12
@@ -57,8 +56,8 @@ class StreamedAls(Als):
     def __init__(self, g: Multilinear, train: StreamedEntries, *, engine: Engine, memory: int) -> None:
         self.train, self.memory = train, memory
         self.loops = loops_of(engine.name)
-        self.g, self.smooth = g, g.smooth
-        self.blocks = {name: cast(Block, block) for name, block in g.blocks.items()}
+        self.g, self.neighbours = g, g.neighbours
+        self.blocks = g.named_blocks
         self.spread = train.spread or 1.0
         self.ridge, self.pull = 0.0, 0.0
         self.indices = train.indices  # a sample: values of blocks are kept of these only
@@ -66,7 +65,7 @@ class StreamedAls(Als):
         """How many entries every label of each mode has."""
         self.processes = SINGLE_PROCESS
         self.counts = {
-            (along(block), k): self.rows[mode].counts
+            (block.row_key, k): self.rows[mode].counts
             for block in self.blocks.values()
             for k, mode in enumerate(block.modes)
         }
@@ -82,12 +81,9 @@ class StreamedAls(Als):
         """Solve every block once for what ``fixed`` leaves of the training values; the mean squared error after it."""
         squares, self.before, self.since = 0.0, None, {}
         for name, block in self.blocks.items():
-            if not block.tables:
-                squares = self._stream_mean(name, cast(Product, block), fixed)
-            elif len(block.tables) == 1:
-                squares = self._stream_numbers(name, block, fixed)
-            else:
-                squares = self._stream_tables(name, cast(Product | SharedPairs, block), fixed)
+            steps = StreamedSteps(self, name, fixed)
+            block.solve(steps)
+            squares = steps.squares
         self.refresh()
         return max(squares, 0.0) / len(self.train)
 
@@ -129,7 +125,7 @@ class StreamedAls(Als):
         for name, sign in signs.items():
             block, old = self.blocks[name], None if afresh else self.since.get(name)
             if not block.tables:
-                number = cast(Tensor, cast(Product, block).constant)
+                number = block(self.indices[:1])[0]  # one number for all entries
                 constant += sign * float(number if old is None else number - old)
             elif old is None:
                 terms.append(term_of(block, sign))
@@ -137,15 +133,14 @@ class StreamedAls(Als):
                 terms.append(Term(block.modes, (block.tables[0] - old,), sign=sign))
         return Terms(constant, tuple(terms))
 
-    def _stream_mean(self, name: str, block: Product, fixed: Column | float) -> float:
-        assert block.constant is not None  # a block without modes is one number
+    def _stream_constant(self, name: str, number: Tensor, fixed: Column | float) -> float:
         total = squares = 0.0
         for _, wanted in self._wanted(fixed, name):
             total += float(wanted.sum(dtype=np.float64))
             squares += sum_of_squares(wanted)
         mean = total / len(self.train)
-        self._changes(name, block.constant)
-        block.constant.fill_(mean)
+        self._changes(name, number)
+        number.fill_(mean)
         return squares - total * mean
 
     def _stream_numbers(self, name: str, block: Block, fixed: Column | float) -> float:
@@ -166,7 +161,7 @@ class StreamedAls(Als):
         if self.before != name:
             self.since[name] = numbers.clone()
 
-    def _stream_tables(self, name: str, block: Product | SharedPairs, fixed: Column | float) -> float:
+    def _stream_tables(self, name: str, block: Block, fixed: Column | float) -> float:
         """The rows of every table in turn.
 
         Of a product they are solved as they are; of sums of pairs what is solved for is their change, since these have
@@ -224,6 +219,42 @@ class StreamedAls(Als):
             self.train.keep_view(k, mode, view)
             yield view, wanted
         self.train.sorted.add(mode)
+
+
+@dataclass
+class StreamedSteps:
+    """What a block may ask for while it is solved: :class:`jointensor.models.blocks.base.SolveSteps`."""
+
+    als: StreamedAls
+    name: str
+    fixed: Column | float
+    squares: float = 0.0
+    """Sum of the squared errors after the last step."""
+
+    @property
+    def block(self) -> Block:
+        """The block that is solved."""
+        return self.als.blocks[self.name]
+
+    def constant(self, number: Tensor) -> None:
+        """See :class:`SolveSteps`."""
+        self.squares = self.als._stream_constant(self.name, number, self.fixed)
+
+    def numbers(self, rows: int | None = None) -> None:
+        """See :class:`SolveSteps`."""
+        self.squares = self.als._stream_numbers(self.name, self.block, self.fixed)
+
+    def products(self) -> None:
+        """See :class:`SolveSteps`."""
+        self.squares = self.als._stream_tables(self.name, self.block, self.fixed)
+
+    def pairs(self) -> None:
+        """See :class:`SolveSteps`."""
+        self.squares = self.als._stream_tables(self.name, self.block, self.fixed)
+
+    def implicit_feedback(self, k: int) -> None:
+        """Implicit feedback needs all entries in memory: see ``Kind.streamable``."""
+        raise NotImplementedError
 
 
 def term_of(block: Block, sign: float = 1.0) -> Term:

@@ -46,8 +46,9 @@ def make_exact(trainer: Trainer) -> Exact | None:
             f"the multilinear part is descended, not solved: the {trainer.loss.name} loss has no exact step"
         )
         return None
-    if g.tucker is not None:
-        trainer.notes.append("the multilinear part is descended, not solved: tucker has no exact step")
+    unsolved = [name for name, block in g.named_blocks.items() if not block.solvable]
+    if unsolved:
+        trainer.notes.append(f"the multilinear part is descended, not solved: {unsolved[0]} has no exact step")
         return None
     exact = trainer.exact(g)
     trainer.journal.watch(exact.als)

@@ -7,11 +7,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.kernels import Engine
-from jointensor.models.blocks import SharedPairs
 from jointensor.models.joint import evaluate_in_batches
 from jointensor.models.multilinear import Multilinear
 from jointensor.solvers.data_parallel import keep_together
@@ -58,7 +57,7 @@ class Chain:
         self.sweeps = 0
         self.noise = 0.0
         self.kept: dict[str, list[dict[str, Tensor]]] = {
-            name: [] for name, block in self.gibbs.blocks.items() if len(block.tables) > 1
+            name: [] for name, block in self.gibbs.blocks.items() if block.multiplies
         }
         self.means: dict[str, Tensor] = {}
         self.count = 0
@@ -108,7 +107,7 @@ class Chain:
                 whole = f"{name}.{key}"
                 self.means[whole] = value.detach().clone() if self.count == 1 else self.means[whole].lerp(value, share)
             if store and name in self.kept:
-                self.kept[name].append(_state(block))
+                self.kept[name].append(block.draw())
 
     @torch.no_grad()
     def settle(self) -> None:
@@ -120,13 +119,6 @@ class Chain:
         for name, drawn in self.kept.items():
             if drawn:
                 self.g.draws.keep(name, drawn, self.noise)
-
-
-def _state(block: nn.Module) -> dict[str, Tensor]:
-    """What a draw of a block is kept as; vectors with what implicit labels add, so that nobody adds it up again."""
-    if isinstance(block, SharedPairs):
-        return {"whole": torch.cat(block.whole_tables()).detach().clone()}
-    return {key: value.detach().clone() for key, value in block.named_parameters()}
 
 
 def sample(trainer: Trainer, fixed: Fixed) -> None:

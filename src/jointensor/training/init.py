@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from jointensor.models.joint import JointModel, NonlinearHalf
-from jointensor.models.multilinear import Multilinear
 from jointensor.models.nonlinear.base import Nonlinear
-from jointensor.models.tucker import Tucker
 
 SPREAD = 0.3
 """Share of the values' standard deviation that the multilinear half starts with, and the network at most."""
@@ -23,14 +20,8 @@ LIFT = 0.1
 EXACT_LIFT, EXACT_SPREAD = 1.0, 1.0
 """The same where the multilinear half is solved: it takes up any constant, and a ridge draws small starts to zero."""
 
-PAIRS = 0.1
-"""Size of the factors of pairs at the start, in roots of the values' spread."""
-
 SAMPLE = 1024
 """Random cells on which the network's output is looked at before training."""
-
-OFF_DIAGONAL = 0.1
-"""Standard deviation of a Tucker core off its diagonal, which starts at 1 as in CP."""
 
 
 @dataclass(frozen=True)
@@ -69,55 +60,8 @@ def initialise(model: JointModel, values: Tensor, *, start: str, moments: tuple[
         lifted = _start_nonlinear(f, None if raw else max(mean, lift * spread), SPREAD * spread)
         levels = Levels(mean - lifted, lifted)
     if g is not None:
-        _start_linear(g, levels.linear, None if raw else (EXACT_SPREAD if start == "exact" else SPREAD) * spread)
+        g.init(levels.linear, None if raw else (EXACT_SPREAD if start == "exact" else SPREAD) * spread)
     return Levels(0.0, 0.0) if raw else levels
-
-
-def _start_linear(half: Multilinear, level: float, spread: float | None) -> None:
-    for name, block in half.blocks.items():
-        for parameter in block.parameters():
-            nn.init.constant_(parameter, level if name == "mean" else 0.0)
-        if not name.startswith("cp") and len(getattr(block, "tables", ())) > 1:  # pairs: zero would stay zero
-            for parameter in block.parameters():
-                nn.init.normal_(parameter, 0.0, PAIRS * (1.0 if spread is None else spread) ** 0.5)
-    left = 0.0 if "mean" in half.blocks else level
-    if half.cp is not None:
-        _start_tables(half.cp.tables, half.cp.width, left, spread)
-        left = 0.0  # one block carries the level
-    if half.tucker is not None:
-        _start_tables(list(half.tucker.tables), min(half.tucker.ranks), left, spread)
-        _start_core(half.tucker, raw=spread is None)
-
-
-def _start_tables(tables: Sequence[Tensor], rank: int, level: float, spread: float | None) -> None:
-    """Factors whose CP of the given rank lies around ``level``; standard normal ones without a spread."""
-    scales = (0.0, 1.0) if spread is None else product_scales(abs(level), spread, rank, len(tables))
-    with torch.no_grad():
-        for table in tables:
-            nn.init.normal_(table, *scales)
-        if level < 0:
-            tables[0].neg_()
-
-
-def _start_core(tucker: Tucker, *, raw: bool) -> None:
-    """A core near CP's, ones on the diagonal; or a normal one that makes values of size one."""
-    scale = math.prod(tucker.ranks) ** -0.5
-    with torch.no_grad():
-        nn.init.normal_(tucker.core, 0.0, scale if raw else OFF_DIAGONAL * scale)
-        if not raw:
-            diagonal = torch.arange(min(tucker.ranks))
-            tucker.core[(diagonal,) * len(tucker.ranks)] = 1.0
-
-
-def product_scales(level: float, spread: float, rank: int, modes: int) -> tuple[float, float]:
-    """Mean a and standard deviation b of factors whose CP has the given mean and standard deviation.
-
-    Independent factors a + b·ε give ``R aᴺ`` and ``R ((a² + b²)ᴺ − a²ᴺ)``; solved for a and b.
-    """
-    power = level / rank  # aᴺ
-    centre = power ** (1 / modes)
-    second = (spread**2 / rank + power**2) ** (1 / modes)  # a² + b²
-    return centre, math.sqrt(max(second - centre**2, 0.0))
 
 
 def _start_nonlinear(half: NonlinearHalf, level: float | None, spread: float) -> float:

@@ -18,8 +18,9 @@ from jointensor.data.shard_writer import ShardedTensor
 from jointensor.data.shards import Block
 from jointensor.errors import ConfigError
 from jointensor.kernels import pick_engine
+from jointensor.models.blocks import KINDS, parse_blocks
 from jointensor.models.joint import JointModel, evaluate_in_batches
-from jointensor.models.multilinear import Multilinear, parse_blocks
+from jointensor.models.multilinear import Multilinear
 from jointensor.predictors.tables import Tables
 from jointensor.solvers.entries import Entries, Fixed, FixedHalf, Half
 from jointensor.solvers.failures import BudgetError, DivergedError
@@ -37,9 +38,6 @@ from jointensor.training.trainer import Trainer
 
 FIXED = Column("fixed")
 """Where the half that is fixed is kept; there is one at a time."""
-
-CAN = ("mean", "bias", "cp", "pairs", "fm")
-"""Blocks whose systems can be added up from entries in any order."""
 
 
 @dataclass
@@ -182,10 +180,12 @@ def check_streamed(linear: str, recipe: Recipe) -> None:
         Which says what to do instead.
     """
     without = "; leave it out, or fit without --memory"
-    for name in parse_blocks(linear):
-        kind = name.partition(":")[0]
-        if kind not in CAN:
-            raise ConfigError(f"block '{kind}' needs all entries in memory{without} (possible are {', '.join(CAN)})")
+    possible = [name for name, kind in KINDS.items() if kind.streamable]
+    for piece in parse_blocks(linear):
+        if not piece.kind.streamable:
+            raise ConfigError(
+                f"block '{piece.kind.name}' needs all entries in memory{without} (possible are {', '.join(possible)})"
+            )
     if recipe.linear_solver == "gibbs":
         raise ConfigError(f"linear_solver=gibbs needs all entries in memory{without}")
     if recipe.solves and recipe.loss == "huber":

@@ -1,4 +1,4 @@
-"""Tucker's model: Σ_{k_1 … k_N} W(k_1, …, k_N) Π_n A_n(i_n, k_n), a core W and one factor matrix per mode.
+"""``tucker:K``: Σ_{k_1 … k_N} W(k_1, …, k_N) Π_n A_n(i_n, k_n), a core W and one factor matrix per mode.
 
 Done naively, an entry costs Π_n K_n multiplications: 160,000 for four modes of rank 20. Here the core is
 contracted with one mode after the other, short modes first, and only once for every *distinct*
@@ -13,20 +13,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from jointensor.errors import ConfigError
+from jointensor.models.blocks.base import Block, Kind, Piece, register, some_ranks
+from jointensor.models.blocks.product import init_around
+from jointensor.models.factors import grown_table
 
-MOST_CORE = 10_000_000
+MAX_CORE = 10_000_000
 """Largest core that is built, in numbers."""
 
-ROOM = 1 << 28
-"""Most numbers that one contraction may take where nobody looks which combinations occur; a gibibyte."""
+MAX_CONTRACTION = 1 << 28
+"""Most numbers that one contraction may take where combinations of labels are not counted; a gibibyte."""
+
+OFF_DIAGONAL = 0.1
+"""Standard deviation of the core off its diagonal at the start, in 1/√(numbers of the core); the diagonal is 1, as in
+CP."""
 
 
-class Tucker(nn.Module):
+class Tucker(Block):
     """Core W ``(K_1, …, K_N)`` and factor matrices A_n ``(I_n, K_n)``.
 
     With D_n distinct label combinations of the n shortest modes in a batch, a forward pass costs
@@ -40,15 +48,24 @@ class Tucker(nn.Module):
         K_n: one number for all modes (no mode gets more than it has labels), or one per mode.
     """
 
+    solvable = False
+    level_order = 2
+
     def __init__(self, shape: Sequence[int], ranks: Sequence[int]) -> None:
         super().__init__()
         self.shape = tuple(shape)
+        self.modes = tuple(range(len(self.shape)))
         self.ranks = _ranks_of(self.shape, ranks)
-        self.tables = nn.ParameterList(
+        self.factors = nn.ParameterList(
             nn.Parameter(torch.zeros(size, rank)) for size, rank in zip(self.shape, self.ranks, strict=True)
         )
         self.core = nn.Parameter(torch.zeros(self.ranks))
         self.order = sorted(range(len(self.shape)), key=lambda n: self.shape[n])  # short modes first
+
+    @property
+    def tables(self) -> tuple[Tensor, ...]:
+        """A_n of every mode, ``(I_n, K_n)``."""
+        return tuple(table.detach() for table in self.factors)
 
     def forward(self, indices: Tensor) -> Tensor:
         """Values of the entries, ``(batch, modes)`` → ``(batch,)``."""
@@ -56,8 +73,29 @@ class Tucker(nn.Module):
         which = torch.zeros_like(indices[:, 0], dtype=torch.int64)  # the combination of each entry, (batch,)
         step = STEPS.get(indices.device.type, distinct_step)
         for n in self.order:
-            left, which = step(left, which, self.tables[n], indices[:, n])
+            left, which = step(left, which, self.factors[n], indices[:, n])
         return left[which]
+
+    @torch.no_grad()
+    def init_level(self, level: float, spread: float | None) -> float:
+        """Near a CP around the level, ones on the core's diagonal; or a normal core that makes values of size one."""
+        init_around(self.tables, min(self.ranks), level, spread)
+        scale = math.prod(self.ranks) ** -0.5
+        nn.init.normal_(self.core, 0.0, scale if spread is None else OFF_DIAGONAL * scale)
+        if spread is not None:
+            diagonal = torch.arange(min(self.ranks))
+            self.core[(diagonal,) * len(self.ranks)] = 1.0
+        return 0.0
+
+    @torch.no_grad()
+    def grow_from(self, old: Block) -> None:
+        """Rows of new labels are the mean of the known ones; ranks that a larger mode adds have no weight."""
+        before = cast(Tucker, old)
+        for table, known in zip(self.tables, before.tables, strict=True):
+            table.zero_()
+            table[:, : known.shape[1]] = grown_table(known.cpu(), len(table), centre=True)
+        self.core.zero_()
+        self.core[tuple(slice(rank) for rank in before.ranks)] = before.core.detach().cpu()
 
 
 def distinct_step(left: Tensor, which: Tensor, table: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -75,10 +113,10 @@ def shaped_step(left: Tensor, which: Tensor, table: Tensor, labels: Tensor) -> t
     batch, pairs, (rank, *rest) = len(labels), len(left) * len(table), left.shape[1:]
     size = math.prod(rest)  # of what will be left
     flat = left.reshape(len(left), rank, size)
-    if pairs <= 2 * batch and pairs * size <= ROOM:  # all that labels can form
+    if pairs <= 2 * batch and pairs * size <= MAX_CONTRACTION:  # all that labels can form
         grid = torch.matmul(table, flat)  # (combinations, I, size)
         return grid.reshape(pairs, *rest), which * len(table) + labels
-    if batch * rank * size <= ROOM:  # every entry for itself
+    if batch * rank * size <= MAX_CONTRACTION:  # every entry for itself
         rows = table.index_select(0, labels)  # (batch, K)
         made = torch.bmm(rows.unsqueeze(1), flat.index_select(0, which)).squeeze(1)  # (batch, size)
         return made.reshape(batch, *rest), torch.arange(batch, device=labels.device)
@@ -124,9 +162,25 @@ def _ranks_of(shape: tuple[int, ...], ranks: Sequence[int]) -> tuple[int, ...]:
         for n, (rank, size) in enumerate(zip(made, shape, strict=True)):
             if rank > size:
                 raise ConfigError(f"tucker: rank {rank} of mode {n + 1} is more than its {size} labels")
-    if math.prod(made) > MOST_CORE:
+    if math.prod(made) > MAX_CORE:
         raise ConfigError(
-            f"tucker: a core of {' x '.join(map(str, made))} has {math.prod(made):,} numbers, more than {MOST_CORE:,}; "
+            f"tucker: a core of {' x '.join(map(str, made))} has {math.prod(made):,} numbers, more than {MAX_CORE:,}; "
             "give lower ranks"
         )
     return made
+
+
+def _build(shape: Sequence[int], piece: Piece, pieces: Sequence[Piece]) -> dict[str, Block]:
+    return {"tucker": Tucker(shape, piece.numbers)}
+
+
+register(
+    Kind(
+        "tucker",
+        ("tucker:K",),
+        "tucker:K, or tucker:K1xK2x… with a rank per mode, each at least 1",
+        some_ranks,
+        _build,
+        check_ranks=check_count,
+    )
+)
