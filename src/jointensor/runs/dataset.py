@@ -25,8 +25,8 @@ from jointensor.distributed.process_group import ProcessGroup
 from jointensor.errors import ConfigError, DataError, JointensorError, RunError
 from jointensor.kernels import pick_engine
 from jointensor.kernels.terms import loops_of
-from jointensor.models.joint import JointModel
 from jointensor.models.blocks.spec import by_position, without_memory
+from jointensor.models.joint import JointModel
 from jointensor.predictors import Mean, Predictor, Tables, fit_baselines, fit_bias
 from jointensor.predictors.biases import fit_bias_streamed
 from jointensor.runs.config import AUTO, Listener, RunConfig
