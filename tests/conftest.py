@@ -14,6 +14,8 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels for a GPU run on the CPU; read when they are defined
 
+pytest_plugins = ["tests.command_line"]
+
 REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 

@@ -18,7 +18,7 @@ from jointensor.predictors.kriging import Kriging
 from jointensor.runs.folder import load_run
 from jointensor.search import cross_validation as trials
 from jointensor.search.portfolio import Candidate
-from tests.interfaces.conftest import QUICK
+from tests.command_line import QUICK
 
 MODES = ("--modes", "user,movie,day", "--value", "value")
 SIZES = (14, 10, 12)

@@ -10,7 +10,7 @@ import pytest
 from jointensor import read_tensor, split
 from jointensor.predictors import fit_bias
 from jointensor.runs.folder import load_run
-from tests.interfaces.conftest import QUICK
+from tests.command_line import QUICK
 
 MODES = ("--modes", "user,movie,day", "--value", "value")
 

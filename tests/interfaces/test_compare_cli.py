@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 from jointensor import SparseTensor, write_tensor
 from jointensor.models.nonlinear import nonlinear_parts
-from tests.interfaces.conftest import QUICK
+from tests.command_line import QUICK
 from tests.networks import Failing, Silent
 
 MODES = ("--modes", "user,movie,day", "--value", "value")

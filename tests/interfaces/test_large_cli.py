@@ -12,7 +12,7 @@ from jointensor.data.generate_large import write_large
 from jointensor.errors import ConfigError
 from jointensor.models.joint import JointModel
 from jointensor.runs.memory_plan import MIN_BATCH, MemoryPlan, fits_in_memory, parse_memory, peak_memory
-from tests.interfaces.conftest import QUICK
+from tests.command_line import QUICK
 
 MODES = ("--modes", "user,movie,day", "--value", "value")
 DISK = ("--memory", "1GB", "--stream")

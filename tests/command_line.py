@@ -1,3 +1,5 @@
+"""The command line in this process, and a small table with a run folder, for tests of commands and runs."""
+
 import contextlib
 import json
 import shutil
@@ -71,4 +73,4 @@ def finished(ratings, tmp_path_factory):
 def fitted(finished, table, tmp_path):
     """A copy of it, its table beside it, and what metrics.json holds."""
     out = Path(shutil.copytree(finished, tmp_path / "run"))
-    return out, json.loads((out / "metrics.json").read_text())
+    return out, json.loads((out / "metrics.json").read_text(encoding="utf-8"))
