@@ -1,8 +1,8 @@
 """The command line with one process in trouble.
 
 ``-m tests.distributed.trouble KIND …`` is ``-m jointensor …``, but process 1, in its first life, has a source that is
-not there (``lost``) or another one (``other``), or a network that fails, sleeps or is killed in the middle of training
-(``fails``, ``sleeps``, ``killed``).
+not there (``lost``) or another one (``other``), is stopped when the others wait for it (``stopped``), or has a network
+that fails, sleeps or is killed in the middle of training (``fails``, ``sleeps``, ``killed``).
 """
 
 import os
@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from jointensor.cli import main
+from jointensor.distributed.process_group import ProcessGroup
 from jointensor.models.nonlinear.base import nonlinear_parts
 
 AFTER = 25
@@ -50,4 +51,6 @@ if __name__ == "__main__":
         sys.argv[2] += ".gone"
     if KIND == "other":
         sys.argv[2] = str(Path(sys.argv[2]).with_name("other.npz"))
+    if KIND == "stopped":
+        ProcessGroup.meet = lambda processes: os.kill(os.getpid(), signal.SIGSTOP)
     main()

@@ -10,6 +10,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from jointensor.distributed.heartbeat import Heartbeat
 from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.errors import ConfigError, ProcessGroupError
 
@@ -55,7 +56,7 @@ def join_processes(device: str = "auto", environment: Mapping[str, str] = os.env
             f"and port, and, where a machine has several networks, that GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME "
             f"names the right one; {TIMEOUT}=SECONDS waits longer"
         ) from None
-    return ProcessGroup(rank, size, place, store)
+    return ProcessGroup(rank, size, place, store, heartbeat=Heartbeat(store, rank, size, seconds).start())
 
 
 def restarted(environment: Mapping[str, str] = os.environ) -> bool:

@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,6 +26,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from jointensor.distributed.heartbeat import Heartbeat
 from jointensor.errors import JointensorError, LostProcessError
 
 T = TypeVar("T")
@@ -36,11 +36,8 @@ CPU = torch.device("cpu")
 LETTER = 1024
 """Bytes of a message that are sent at once; most decisions are shorter."""
 
-PATIENCE = timedelta(days=7)
-"""How long to wait for a process that works alone; whoever started the processes ends them if it fails."""
-
 ECHO = 3.0
-"""Seconds in which a process that failed is given time to say so."""
+"""Seconds in which a process that failed has time to report its error."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,8 @@ class ProcessGroup:
     """Small notes that all can read, a ``torch.distributed.Store``; ``None`` for a process that is alone."""
     wire: Counter[str] = field(default_factory=Counter, compare=False)
     """Bytes that this process has sent by kind of operation, counted as rings of processes send them."""
-    met: list[int] = field(default_factory=lambda: [0], compare=False, repr=False)
+    heartbeat: Heartbeat | None = field(default=None, compare=False, repr=False)
+    """Signs of life of all processes; ``None`` for a process that has nobody to wait for."""
 
     @property
     def shared(self) -> bool:
@@ -206,16 +204,20 @@ class ProcessGroup:
             return torch.randn_like(tensor)
 
     def meet(self) -> None:
-        """Wait for all processes, for as long as they take: some work alone meanwhile."""
-        if not self.shared:
-            return
-        self.met[0] += 1
-        with self._sending("meet", 0):
-            self.store.set(f"met/{self.met[0]}/{self.rank}", "here")
-            self.store.wait([f"met/{self.met[0]}/{rank}" for rank in range(self.size)], PATIENCE)
+        """Wait for all processes for as long as they work: some of them fit alone meanwhile.
+
+        Raises
+        ------
+        LostProcessError
+            If one that is missing gives no sign of life for the timeout.
+        """
+        if self.heartbeat is not None:
+            self.heartbeat.meet()
 
     def leave(self) -> None:
-        """Nothing more is sent."""
+        """Send nothing more."""
+        if self.heartbeat is not None:
+            self.heartbeat.stop()
         if self.shared and dist.is_initialized():
             dist.destroy_process_group()
 
