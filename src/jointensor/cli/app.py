@@ -12,6 +12,7 @@ import typer
 from jointensor._version import __version__
 from jointensor.cli import arguments as a
 from jointensor.cli.catalogue import data
+from jointensor.cli.terminal import degrade_output, visible
 from jointensor.errors import ConfigError, JointensorError, RunError
 
 app = typer.Typer(
@@ -26,7 +27,8 @@ app.add_typer(data, name="data")
 
 
 def main() -> None:
-    """Run the command line; errors of the user's become one line and an exit code."""
+    """Run the command line; errors that a user can cause become one line and an exit code."""
+    degrade_output()
     try:
         app()
     except ConfigError as error:
@@ -38,7 +40,7 @@ def main() -> None:
 
 
 def _stop(error: object, code: int) -> None:
-    sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
+    sys.stderr.write(f"error: {visible(' '.join(str(error).split()))}\n")
     sys.exit(code)
 
 

@@ -1,8 +1,7 @@
-"""What people see: notes and progress on stderr, results on stdout."""
+"""Terminal output: notes and progress on stderr, results on stdout. All text from data passes :func:`visible`."""
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
+from jointensor.cli.terminal import json_text, visible
 from jointensor.evaluation.components import Components
 from jointensor.report.pages import figure_rows
 from jointensor.reproduce.study import Outcome
@@ -46,11 +46,11 @@ class Screen:
 
     def note(self, text: str) -> None:
         """A line beside the results."""
-        self.side.print(text, markup=False)
+        self.side.print(visible(text), markup=False)
 
     def result(self, text: str) -> None:
         """A line of results."""
-        self.main.print(text, markup=False, soft_wrap=True)
+        self.main.print(visible(text), markup=False, soft_wrap=True)
 
     @contextmanager
     def listening(self) -> Iterator[Listener]:
@@ -63,7 +63,7 @@ class Screen:
             TimeElapsedColumn(), TextColumn("left at most"), TimeRemainingColumn(),
         )  # fmt: skip
         with Progress(*columns, console=self.side, transient=True) as progress:
-            yield Listener(lambda text: progress.console.print(text, markup=False), _Bar(progress))
+            yield Listener(self.note, _Bar(progress))
 
     @contextmanager
     def counting(self, what: str) -> Iterator[tuple[Listener, OnCell]]:
@@ -76,9 +76,9 @@ class Screen:
             task = progress.add_task(what, total=None)
 
             def on_cell(cell: dict[str, Any], done: int, total: int) -> None:
-                progress.update(task, completed=done, total=total, description=f"{what}: {escape(cell['model'])}")
+                progress.update(task, completed=done, total=total, description=f"{what}: {_text(cell['model'])}")
 
-            yield Listener(lambda text: progress.console.print(text, markup=False)), on_cell
+            yield Listener(self.note), on_cell
 
     def _cell_line(self, cell: dict[str, Any], done: int, total: int) -> None:
         figure = cell["error"] if "error" in cell else f"RMSE {_number(cell['test']['rmse'])}, {cell['seconds']:.1f} s"
@@ -91,7 +91,7 @@ class Screen:
         table = Table(_whole(TITLES[0]), *map(_right, TITLES[1:]), box=SIMPLE, padding=0)
         for row in rows:
             cells = cells_for_people(row, short=self.main.width < WIDE)
-            table.add_row(*map(escape, cells), style="bold" if row["best"] else None)
+            table.add_row(*map(_text, cells), style="bold" if row["best"] else None)
         self.main.print(table)
         dead = [f"{row['model']} ({row['nonlinear_dead']} of {row['fits']})" for row in rows if row["nonlinear_dead"]]
         if dead:
@@ -151,7 +151,7 @@ class Screen:
             return
         table = Table(*map(_whole, outcome.header), title=outcome.title, box=SIMPLE)
         for row in outcome.rows:
-            table.add_row(*map(escape, row))
+            table.add_row(*map(_text, row))
         self.main.print(table)
         for one in outcome.findings:
             self.result(f"{one.answer}: {one.claim} ({one.because})")
@@ -162,7 +162,7 @@ class Screen:
         table = Table("tried, on entries that were left out", *map(_right, titles))
         for row in sorted(auto["trials"], key=lambda one: one["rmse"] if one["rmse"] is not None else float("inf")):
             table.add_row(
-                escape(row["name"]), _number(row["rmse"]), _number(row["spread"]), str(row["folds"]),
+                _text(row["name"]), _number(row["rmse"]), _number(row["spread"]), str(row["folds"]),
                 f"{row['seconds']:.1f}", f"{row['weight']:.0%}" if row["weight"] else "",
                 style="bold" if row["weight"] else None,
             )  # fmt: skip
@@ -186,10 +186,10 @@ class Screen:
         """Top labels of every mode per component."""
         if self._as_json(components.to_dict(top)):
             return
-        table = Table("component", _right("weight"), *(escape(mode.name) for mode in components.modes), show_lines=True)
+        table = Table("component", _right("weight"), *(_text(mode.name) for mode in components.modes), show_lines=True)
         for r, weight in enumerate(components.weights):
             cells = [
-                "\n".join(f"{escape(label)}  {v:+.3f}" for label, v in components.top(r, n, top))
+                "\n".join(f"{_text(label)}  {v:+.3f}" for label, v in components.top(r, n, top))
                 for n in range(len(components.modes))
             ]
             table.add_row(str(r + 1), _number(float(weight)), *cells)
@@ -214,7 +214,7 @@ class Screen:
 
     def _as_json(self, data: Any) -> bool:
         if self.json and not self.quiet:
-            sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+            sys.stdout.write(json_text(data, sys.stdout.encoding) + "\n")
         return self.json
 
 
@@ -263,8 +263,13 @@ def _figure_table(rows: list[dict[str, Any]]) -> Table | None:
     for row in rows:
         skill = "–" if row["skill"] is None else f"{100 * row['skill']:+.1f} %"
         style = "bold" if row["best"] else None
-        table.add_row(row["model"], *(_number(row[key]) for key in ("rmse", "mae", "rfe")), skill, style=style)
+        table.add_row(_text(row["model"]), *(_number(row[key]) for key in ("rmse", "mae", "rfe")), skill, style=style)
     return table
+
+
+def _text(text: str) -> str:
+    """A text of the data's in a table: neither control characters nor markup."""
+    return escape(visible(text))
 
 
 def _right(title: str) -> Column:
