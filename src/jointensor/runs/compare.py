@@ -33,6 +33,7 @@ from jointensor.runs.dataset import read_source
 from jointensor.runs.folder import CELLS, CONFIG, environment, new_folder
 from jointensor.runs.model_specs import parse_models
 from jointensor.runs.report import write_comparison_report
+from jointensor.runs.workers import end_with_parent
 from jointensor.training.fit import check_fit, pick_device
 
 OnCell = Callable[[dict[str, Any], int, int], None]
@@ -160,6 +161,7 @@ def _run_all(config: CompareConfig, cells: list[Cell], jobs: int) -> Iterator[tu
 
 
 def _start_worker(threads: int) -> None:
+    end_with_parent()
     torch.set_num_threads(threads)
     _warm_up()
 
