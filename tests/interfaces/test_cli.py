@@ -443,3 +443,13 @@ def test_a_test_file_is_merged_by_the_rule_that_made_the_tensor(cli, tmp_path):
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert metrics["test"]["n"] == 36
     assert metrics["baselines"]["mean"]["test"]["rmse"] > 1
+
+
+@pytest.mark.parametrize("rank", ["9999999999999/0", "0/99999999", "9999999999999/4"])
+def test_a_rank_beyond_memory_is_one_line_and_leaves_no_folder(cli, table, tmp_path, rank):
+    out = tmp_path / "run"
+    code, _, err = cli("fit", table, *MODES, "--rank", rank, "--out", out, "--quiet")
+    assert code == 2
+    assert err.startswith(f"error: rank {rank}")
+    assert "GB of memory" in err
+    assert not out.exists()

@@ -12,6 +12,7 @@ from jointensor.errors import ConfigError
 from jointensor.kernels.engines import ENGINES
 from jointensor.models.blocks import linear_spec, parse_blocks
 from jointensor.models.nonlinear import make_nonlinear
+from jointensor.models.size import within_memory
 from jointensor.registry import nearest, parse_value
 from jointensor.runs.compare_cells import CompareConfig
 from jointensor.runs.config import AUTO, RunConfig
@@ -152,7 +153,8 @@ def _check_model(rank: tuple[int, int], linear: str | None, nonlinear: str, n_mo
         for piece in blocks:
             piece.kind.check_ranks(piece.numbers, n_modes)
     if rank[1]:
-        make_nonlinear(nonlinear, n_modes or 2, rank[1])  # two modes are the least a network can refuse
+        with within_memory(f"rank {rank[0]}/{rank[1]}"):
+            make_nonlinear(nonlinear, n_modes or 2, rank[1])  # two modes are the least a network can refuse
     elif not blocks:
         raise ConfigError(
             f"rank {rank[0]}/{rank[1]} leaves nothing to fit; give at least one component, such as --rank 4/16"

@@ -1,8 +1,8 @@
-"""Text that is safe to print: no control characters of the data's, nothing that the stream cannot encode.
+r"""Text that is safe to print: no control characters of the data's, nothing that the stream cannot encode.
 
 Labels, column names and file names come from files that others wrote. Printed as they are, an escape sequence among
 them could clear the screen, set the window's title or hide what follows. So control characters are shown as escapes,
-``\\x1b`` for ESC. Files keep all labels as they are.
+``\x1b`` for ESC. Files keep all labels as they are.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ HANDLER = "jointensor.degrade"
 
 
 def visible(text: str) -> str:
-    """A text with escapes instead of control characters.
+    r"""A text with escapes instead of control characters.
 
-    >>> visible("a" + chr(27) + "[2J")
-    'a\\\\x1b[2J'
+    >>> print(visible("a" + chr(27) + "[2J"))
+    a\x1b[2J
     """
     return CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 

@@ -50,7 +50,7 @@ class PeerWatch:
 
 
 class Heartbeat:
-    """This process's sign of life, and the meetings with the others.
+    """Signs of life of one process, and its meetings with the others.
 
     All use of the store happens in one thread: an answer that never comes, because the process that keeps the store is
     stopped, must not block the process that waits for it.

@@ -16,6 +16,7 @@ from jointensor.models.blocks.spec import linear_spec
 from jointensor.models.factors import Factors
 from jointensor.models.multilinear import Multilinear
 from jointensor.models.nonlinear.base import describe_nonlinear, make_nonlinear
+from jointensor.models.size import describe_model, within_memory
 
 LINKS: dict[str, Callable[[Tensor], Tensor]] = {"identity": lambda score: score, "softplus": nn.functional.softplus}
 """How the score g + f becomes a value: unchanged, or made positive for losses that need it."""
@@ -76,9 +77,10 @@ class JointModel(nn.Module):
         self.link = "identity"
         if len(self.shape) < 2:
             raise ConfigError(f"a tensor has at least two modes, shape {self.shape} has {len(self.shape)}")
-        g = Multilinear(self.shape, self.linear)
-        self.multilinear = g if len(g.blocks) else None
-        self.nonlinear = NonlinearHalf(self.shape, self.rank[1], nonlinear) if self.rank[1] else None
+        with within_memory(describe_model(self.shape, self.rank)):
+            g = Multilinear(self.shape, self.linear)
+            self.multilinear = g if len(g.blocks) else None
+            self.nonlinear = NonlinearHalf(self.shape, self.rank[1], nonlinear) if self.rank[1] else None
         if self.multilinear is None and self.nonlinear is None:
             raise ConfigError("rank 0/0 leaves nothing to fit; give at least one component, such as 4/16")
 

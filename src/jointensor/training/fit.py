@@ -19,6 +19,7 @@ from jointensor.errors import ConfigError, DataError
 from jointensor.kernels import Engine, pick_engine
 from jointensor.metrics import measure
 from jointensor.models.joint import JointModel
+from jointensor.models.size import check_memory, describe_model
 from jointensor.predictors.biases import fit_bias, fit_bias_on_device
 from jointensor.predictors.joint import JointPredictor
 from jointensor.predictors.tables import Tables
@@ -253,6 +254,9 @@ def check_fit(model: JointModel, split: Split, recipe: Recipe) -> None:
     """Refuse a model, entries and a recipe that do not go together."""
     if model.shape != split.train.shape:
         raise ConfigError(f"the model has shape {model.shape}, the tensor {split.train.shape}")
+    if recipe.solves and model.multilinear is not None:
+        widest = max((parameter.shape[-1] for parameter in model.multilinear.parameters() if parameter.ndim), default=0)
+        check_memory(widest**2, f"one system of the exact solver for {describe_model(model.shape, model.rank)}")
     parts = (split.train.values, split.valid.values)
     check_values(min(float(v.min(initial=0.0)) for v in parts), max(float(v.max(initial=0.0)) for v in parts), recipe)
 
