@@ -305,7 +305,7 @@ PEAK = """
 import sys
 from pathlib import Path
 from jointensor.runs.predict import predict_file
-from tests.interfaces.test_serving import MODES, make_run
+from tests.predictors.test_serving import MODES, make_run
 from jointensor.data.frames import TableSpec
 run = make_run(MODES, TableSpec.of(["user", "movie", "day"], "value"), (2, 0))
 predict_file(run, Path(sys.argv[1]), Path(sys.argv[2]))

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from jointensor.cli.terminal import HANDLER, degrade_output, json_text, visible
-from tests.interfaces.conftest import QUICK
+from tests.command_line import QUICK
 
 CLEAR, TITLE, TURN, CSI = "\x1b[2J", "\x1b]0;owned\x07", "\u202e", "\x9b31m"
 COLUMN = f"us{TITLE}er"
