@@ -1,20 +1,9 @@
 """Factor tables in one parameter: lookups, views that write through, and tables for more labels."""
 
-import json
-
-import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 
-from jointensor.data.tensor import SparseTensor
-from jointensor.errors import RunError
 from jointensor.models.factors import Factors, multiply_modes
-from jointensor.models.joint import JointModel
-from jointensor.predictors import fit_bias
-from jointensor.predictors.joint import JointPredictor
-from jointensor.predictors.storage import load_predictor, save_predictor
 
 SIZES = (5, 3, 4)
 
@@ -70,23 +59,3 @@ def test_tables_of_larger_modes_keep_known_rows_and_start_new_ones_at_their_mean
         assert torch.equal(table[: len(known)], known)
         for row in table[len(known) :]:
             torch.testing.assert_close(row, known.mean(dim=0) if centre else torch.zeros(2))
-
-
-@pytest.fixture
-def predictor():
-    tensor = SparseTensor.from_dense(np.random.default_rng(0).standard_normal(SIZES))
-    model = JointModel(SIZES, (2, 3), linear="mean+bias+cp:2").eval()
-    return JointPredictor(model, fit_bias(tensor, tensor.take(np.arange(0))))
-
-
-def test_a_file_of_a_later_version_is_refused(predictor, tmp_path):
-    """It names a model that this version does not have."""
-    path = tmp_path / "later.safetensors"
-    save_predictor(predictor, tmp_path / "new.safetensors")
-    with safe_open(tmp_path / "new.safetensors", framework="pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-        metadata = {name: text.replace("joint", "oracle") for name, text in file.metadata().items()}
-    assert metadata != {"model": json.dumps(predictor.model.config())}
-    save_file(tensors, path, metadata=metadata)
-    with pytest.raises(RunError, match="'oracle' is not a model of this version"):
-        load_predictor(path)
