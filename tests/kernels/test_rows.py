@@ -235,8 +235,8 @@ def test_a_machine_without_a_place_for_compiled_code_compiles_in_every_process()
 
 @pytest.mark.parametrize(("engine", "device"), [("numba", "cpu"), ("triton", "cuda")])
 def test_without_its_packages_the_reference_does_the_work(monkeypatch, engine, device):
-    missing = dict.fromkeys(engines.NEEDS, ("a_package_that_nobody_has", "nor_this_one"))
-    monkeypatch.setattr(engines, "NEEDS", missing)
+    missing = dict.fromkeys(engines.REQUIRED_PACKAGES, ("a_package_that_nobody_has", "nor_this_one"))
+    monkeypatch.setattr(engines, "REQUIRED_PACKAGES", missing)
     assert pick_engine("auto", device).name == "reference"
     assert pick_engine("reference", device).name == "reference"
     said = f"engine '{engine}' cannot be used here: it needs a_package_that_nobody_has and nor_this_one; take auto or"
@@ -262,8 +262,10 @@ def test_a_gpu_has_the_triton_engine():
     pytest.importorskip("triton")
     engine = pick_engine("auto", "cuda")
     assert engine.name == pick_engine("triton", "cuda").name == "triton"
+    assert engine.replays_steps
+    assert not pick_engine("numba", "cpu").replays_steps
     assert set(engine.operations) == {"cp_values", "two_layers"}
-    assert set(engine.short) == {"two_layers"}
+    assert set(engine.short_operations) == {"two_layers"}
 
 
 def test_an_engine_equips_the_modules_that_say_what_they_fuse():
@@ -275,7 +277,9 @@ def test_an_engine_equips_the_modules_that_say_what_they_fuse():
 
     model = JointModel((4, 3, 2), (2, 3), linear="mean+bias+cp:2")
     cp, part = model.multilinear.blocks["cp"], model.nonlinear.part
-    engine = engines.Engine("made up", solve_rows, operations={"cp_values": exact}, short={"two_layers": short})
+    engine = engines.Engine(
+        "made up", solve_rows, operations={"cp_values": exact}, short_operations={"two_layers": short}
+    )
     engine.equip(model)
     assert (cp.fused, part.fused) == (exact, None)
     engine.equip(model, short=True)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from jointensor.kernels.terms import Biases, Rows, Systems, Term, Terms, add_systems, loops_of
+from jointensor.kernels import pick_engine
+from jointensor.kernels.terms import Biases, Rows, Systems, Term, Terms, add_systems
 
 SHAPE = (7, 5, 6, 4)
 
@@ -30,7 +31,7 @@ def test_terms_are_taken_from_the_values(engine, entries):
         _term((0, 2), 5, sums=True, sign=-1.0),
     ]  # fmt: skip
     left = values.copy()
-    loops_of(engine).subtract(Terms(0.5, tuple(terms)), indices, left)
+    pick_engine(engine, "cpu").subtract_terms(Terms(0.5, tuple(terms)), indices, left)
     for e in (0, 13, 699):
         said = 0.5
         for term in terms:
@@ -45,15 +46,15 @@ def test_terms_are_taken_from_the_values(engine, entries):
 @pytest.mark.parametrize("sums", [True, False])
 def test_systems_of_rows_are_the_sums_over_their_entries(engine, sums, entries):
     indices, values = entries
-    loops = loops_of(engine)
+    loops = pick_engine(engine, "cpu")
     term = _term((0, 1, 3), 3, sums=sums)
     for k, rows in ((0, range(7)), (1, range(2, 4)), (2, range(4))):
         asked = Rows(term, k, rows)
         systems = Systems.zero(asked)
         for part in (slice(0, 300), slice(300, 700)):
             others = [term.modes[m] for m in asked.others]
-            view = loops.sort(torch.from_numpy(indices[part]), term.modes[k], others, SHAPE[term.modes[k]])
-            add_systems(asked, view, torch.from_numpy(values[part]), systems, loops.systems)
+            view = loops.sort_entries(torch.from_numpy(indices[part]), term.modes[k], others, SHAPE[term.modes[k]])
+            add_systems(asked, view, torch.from_numpy(values[part]), systems, loops.row_systems)
         h = [table.double()[indices[:, n]] for n, table in zip(term.modes, term.tables, strict=True)]
         del h[k]
         h = (h[0] + h[1] if sums else h[0] * h[1]).numpy()
@@ -70,7 +71,7 @@ def test_systems_of_rows_are_the_sums_over_their_entries(engine, sums, entries):
 def test_numbers_are_summed_by_label(engine, entries):
     indices, values = entries
     sums = np.ones(SHAPE[2])
-    loops_of(engine).numbers(indices, 2, values, sums)
+    pick_engine(engine, "cpu").add_numbers(indices, 2, values, sums)
     np.testing.assert_allclose(sums, [1 + values[indices[:, 2] == i].sum(dtype=np.float64) for i in range(SHAPE[2])])
 
 
@@ -80,7 +81,7 @@ def test_biases_are_summed_by_label(engine, entries):
     effects = np.random.default_rng(1).normal(size=(sum(SHAPE), 3))
     starts = np.cumsum([0, *SHAPE])[:-1]
     sums = np.ones((SHAPE[1], 3))
-    squares = loops_of(engine).biases(Biases(0.25, effects, starts), 1, entries, sums)
+    squares = pick_engine(engine, "cpu").add_biases(Biases(0.25, effects, starts), 1, entries, sums)
     left = values[:, None] - 0.25 - sum(effects[starts[n] + indices[:, n]] for n in range(4))
     wanted = np.ones((SHAPE[1], 3))
     np.add.at(wanted, indices[:, 1], left)

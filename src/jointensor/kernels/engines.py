@@ -1,49 +1,65 @@
-"""Which engine runs the hot loops: by where the tensor lives, or as it is asked for."""
+"""The engine: all hot loops in one object, chosen once by device and option.
+
+Code that holds an :class:`Engine` calls its loops and reads its attributes; only :func:`pick_engine` looks at devices
+and installed packages. Every loop has a reference in plain torch or NumPy that the compiled ones are tested against.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from jointensor.errors import ConfigError
 from jointensor.kernels.bfloat16 import linear_relu_linear_16, multiplies_bfloat16
-from jointensor.kernels.rows import RowSolver, RowSystems, row_systems, solve_rows
+from jointensor.kernels.rows import ModeView, RowSolver, RowSystems, row_systems, solve_rows
+from jointensor.kernels.terms import Biases, Terms, add_biases, add_numbers, subtract_terms
 from jointensor.registry import nearest
 
 ENGINES = ("auto", "reference", "numba", "triton")
 """Names that ``--engine`` takes."""
 
-
-NEEDS = {"numba": ("numba", "threadpoolctl"), "triton": ("triton",)}
-"""Packages without which the reference engine does the work."""
-
+REQUIRED_PACKAGES = {"numba": ("numba", "threadpoolctl"), "triton": ("triton",)}
+"""Packages without which the reference engine is used."""
 
 Operation = Callable[..., Tensor]
+Indices = NDArray[np.int32]
+Values = NDArray[np.float32]
+Sums = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Engine:
-    """A name for metrics.json, and the loops."""
+    """The hot loops. The defaults are the reference."""
 
     name: str
-    solve_rows: RowSolver
+    """As it is written to metrics.json."""
+    solve_rows: RowSolver = solve_rows
     row_systems: RowSystems = row_systems
-    first_use: str | None = None
-    """A line for the first use on a machine, where that takes longer."""
+    sort_entries: Callable[[Tensor, int, Sequence[int], int], ModeView] = ModeView.of
+    """A view of entries along a mode."""
+    subtract_terms: Callable[[Terms, Indices, Values], None] = subtract_terms
+    add_numbers: Callable[[Indices, int, Values, Sums], None] = add_numbers
+    add_biases: Callable[[Biases, int, tuple[Indices, Values], Sums], Sums] = add_biases
     operations: Mapping[str, Operation] = field(default_factory=dict)
-    """What modules that say what they fuse (``module.fuses``) use instead of plain torch."""
-    short: Mapping[str, Operation] = field(default_factory=dict)
+    """Fused operations by name, for modules that have the attribute ``fuses``."""
+    short_operations: Mapping[str, Operation] = field(default_factory=dict)
     """The same where products of the network may be rounded to fewer bits than 32."""
+    replays_steps: bool = False
+    """Whether steps of gradient descent are recorded as CUDA graphs and replayed, with Adam on the device."""
+    first_use: str | None = None
+    """A line for the user at the first use on a machine, where that takes longer."""
 
     def offered(self, *, short: bool) -> Mapping[str, Operation]:
-        """The operations of this engine."""
-        return {**self.operations, **self.short} if short else self.operations
+        """The fused operations of this engine; ``short`` allows rounded products."""
+        return {**self.operations, **self.short_operations} if short else self.operations
 
     def equip(self, model: nn.Module, *, short: bool = False) -> None:
-        """Give the modules of a model the operations of this engine."""
+        """Give the modules of a model the fused operations of this engine."""
         offered = self.offered(short=short)
         for module in model.modules():
             name = getattr(module, "fuses", None)
@@ -56,27 +72,39 @@ def pick_engine(name: str, device: str) -> Engine:
     if name not in ENGINES:
         raise ConfigError(f"there is no engine '{name}'; {nearest(name, ENGINES)}")
     fast = {"cpu": "numba", "cuda": "triton"}.get(device)
-    missing = [] if fast is None else [package for package in NEEDS[fast] if find_spec(package) is None]
-    if name in NEEDS and (name != fast or missing):
+    missing = [] if fast is None else [package for package in REQUIRED_PACKAGES[fast] if find_spec(package) is None]
+    if name in REQUIRED_PACKAGES and (name != fast or missing):
         where = "the CPU" if name == "numba" else "an NVIDIA GPU"
         reason = f"it runs on {where}, not on {device}" if name != fast else f"it needs {' and '.join(missing)}"
         raise ConfigError(f"engine '{name}' cannot be used here: {reason}; take auto or reference")
     if name == "reference" or fast is None or missing:
-        return Engine("reference", solve_rows)
+        return Engine("reference")
     return _numba() if fast == "numba" else _triton()
 
 
 def _numba() -> Engine:
-    from jointensor.kernels.numba_rows import row_systems_numba, solve_rows_numba, uncompiled  # noqa: PLC0415 - compiled where it is used
+    from jointensor.kernels import numba_chunks, numba_rows  # noqa: PLC0415 - compiled at the first use
 
-    short = {"two_layers": linear_relu_linear_16} if multiplies_bfloat16() else {}
-    return Engine("numba", solve_rows_numba, row_systems_numba, first_use=uncompiled(), short=short)
+    return Engine(
+        "numba",
+        solve_rows=numba_rows.solve_rows_numba,
+        row_systems=numba_rows.row_systems_numba,
+        sort_entries=numba_chunks.sorted_view,
+        subtract_terms=numba_chunks.subtract_terms_numba,
+        add_numbers=numba_chunks.add_numbers_numba,
+        add_biases=numba_chunks.add_biases_numba,
+        short_operations={"two_layers": linear_relu_linear_16} if multiplies_bfloat16() else {},
+        first_use=numba_rows.uncompiled(),
+    )
 
 
 def _triton() -> Engine:
-    from jointensor.kernels.triton_cp import cp_values  # noqa: PLC0415 - compiled where it is used
-    from jointensor.kernels.triton_mlp import linear_relu_linear, linear_relu_linear_short  # noqa: PLC0415
-    from jointensor.kernels.triton_rows import solve_rows_triton  # noqa: PLC0415
+    from jointensor.kernels import triton_cp, triton_mlp, triton_rows  # noqa: PLC0415 - compiled at the first use
 
-    fused: dict[str, Operation] = {"cp_values": cp_values, "two_layers": linear_relu_linear}
-    return Engine("triton", solve_rows_triton, operations=fused, short={"two_layers": linear_relu_linear_short})
+    return Engine(
+        "triton",
+        solve_rows=triton_rows.solve_rows_triton,
+        operations={"cp_values": triton_cp.cp_values, "two_layers": triton_mlp.linear_relu_linear},
+        short_operations={"two_layers": triton_mlp.linear_relu_linear_short},
+        replays_steps=True,
+    )

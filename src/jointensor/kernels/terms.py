@@ -1,23 +1,21 @@
-"""What a sum of products says of entries, from its tables: the reference of :mod:`jointensor.kernels.numba_chunks`."""
+"""Loops over chunks of entries, the reference of :mod:`jointensor.kernels.numba_chunks`: residuals, sums by label."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from jointensor.kernels.rows import ModeView, RowSystems, row_systems
+from jointensor.kernels.rows import ModeView, RowSystems
 
 CHUNK = 1 << 16
 """Entries that are evaluated at a time."""
 
-FEW = 1 << 16
-"""Numbers whose squares are added up in 32 bits."""
+SQUARES_CHUNK = 1 << 16
+"""Numbers whose squares are added up in 32 bits; their sums are added up in 64."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +48,13 @@ class Terms:
 
 
 def subtract_terms(terms: Terms, indices: NDArray[np.int32], values: NDArray[np.float32]) -> None:
-    """Take what the terms say of some entries from their values, in place."""
+    """Subtract the values of the terms from the values of some entries, in place."""
     for start in range(0, len(values), CHUNK):
         part = torch.from_numpy(indices[start : start + CHUNK]).long()
-        said = torch.full((len(part),), terms.constant)
+        predicted = torch.full((len(part),), terms.constant)
         for term in terms.terms:
-            said += term.values(part)
-        values[start : start + CHUNK] -= said.numpy()
+            predicted += term.values(part)
+        values[start : start + CHUNK] -= predicted.numpy()
 
 
 @dataclass(frozen=True)
@@ -94,28 +92,28 @@ class Systems:
         return cls(*(torch.zeros(shape, dtype=torch.float64) for shape in shapes))
 
 
-def add_systems(rows: Rows, view: ModeView, wanted: Tensor, systems: Systems, row_systems: RowSystems) -> None:
+def add_systems(rows: Rows, view: ModeView, targets: Tensor, systems: Systems, row_systems: RowSystems) -> None:
     """Add some entries to the systems of their rows, in place; by an engine's loop over sorted entries."""
     block, table = rows.block, rows.block.tables[rows.k]
     if not rows.all_rows:
         view = view.rows(rows.rows.start, rows.rows.stop)
-        wanted, view = wanted.index_select(0, view.order), replace(view, order=torch.arange(len(view.order)).int())
+        targets, view = targets.index_select(0, view.order), replace(view, order=torch.arange(len(view.order)).int())
     others = [block.tables[m] for m in rows.others]
-    gram, right = row_systems(view, others, wanted, None, table.shape[1], sums=block.sums)
+    gram, right = row_systems(view, others, targets, None, table.shape[1], sums=block.sums)
     systems.gram.add_(gram)
     systems.right.add_(right)
-    systems.squares.add_(sum_of_squares(wanted.numpy()))
+    systems.squares.add_(sum_of_squares(targets.numpy()))
 
 
 def sum_of_squares(numbers: NDArray[np.float32]) -> float:
-    """Those of some numbers in 32 bits, all of them in 64."""
-    parts = (numbers[start : start + FEW] for start in range(0, len(numbers), FEW))
+    """Σ of squares, chunk by chunk."""
+    parts = (numbers[start : start + SQUARES_CHUNK] for start in range(0, len(numbers), SQUARES_CHUNK))
     return sum(float(np.vdot(part, part)) for part in parts)
 
 
-def add_numbers(indices: NDArray[np.int32], mode: int, wanted: NDArray[np.float32], sums: NDArray[np.float64]) -> None:
+def add_numbers(indices: NDArray[np.int32], mode: int, targets: NDArray[np.float32], sums: NDArray[np.float64]) -> None:
     """Add some values to the sums of their labels in one mode, ``(I_n,)``."""
-    sums += np.bincount(indices[:, mode], wanted, minlength=len(sums))
+    sums += np.bincount(indices[:, mode], targets, minlength=len(sums))
 
 
 @dataclass(frozen=True)
@@ -130,37 +128,12 @@ class Biases:
 def add_biases(
     biases: Biases, mode: int, block: tuple[NDArray[np.int32], NDArray[np.float32]], sums: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Add what the biases leave of some values to the sums of their labels ``(I_n, trials)``; returns Σ of squares."""
+    """Add the residuals of the biases to the sums of their labels ``(I_n, trials)``; returns Σ of their squares."""
     indices, values = block
     squares = np.zeros(sums.shape[1])
     for start in range(0, len(values), CHUNK):
         part = indices[start : start + CHUNK]
-        left = values[start : start + CHUNK, None] - biases.mean - biases.effects[part + biases.starts].sum(axis=1)
-        np.add.at(sums, part[:, mode], left)
-        squares += np.square(left).sum(axis=0)
+        residuals = values[start : start + CHUNK, None] - biases.mean - biases.effects[part + biases.starts].sum(axis=1)
+        np.add.at(sums, part[:, mode], residuals)
+        squares += np.square(residuals).sum(axis=0)
     return squares
-
-
-class Loops(NamedTuple):
-    """What an engine offers here, each in its own way."""
-
-    subtract: Callable[[Terms, NDArray[np.int32], NDArray[np.float32]], None] = subtract_terms
-    sort: Callable[[Tensor, int, Sequence[int], int], ModeView] = ModeView.of
-    systems: RowSystems = row_systems
-    numbers: Callable[[NDArray[np.int32], int, NDArray[np.float32], NDArray[np.float64]], None] = add_numbers
-    biases: Callable[
-        [Biases, int, tuple[NDArray[np.int32], NDArray[np.float32]], NDArray[np.float64]], NDArray[np.float64]
-    ] = add_biases
-
-
-def loops_of(engine: str) -> Loops:
-    """The loops of an engine: compiled ones for ``numba``, else those above."""
-    if engine != "numba":
-        return Loops()
-    from jointensor.kernels import numba_chunks as compiled  # noqa: PLC0415 - compiled where it is used
-    from jointensor.kernels.numba_rows import row_systems_numba  # noqa: PLC0415
-
-    return Loops(
-        compiled.subtract_terms_numba, compiled.sorted_view, row_systems_numba, compiled.add_numbers_numba,
-        compiled.add_biases_numba,
-    )  # fmt: skip

@@ -27,7 +27,8 @@ from torch import Tensor
 
 from jointensor.data.shards import Block
 from jointensor.data.tensor import SparseTensor
-from jointensor.kernels.terms import Biases, Loops
+from jointensor.kernels import Engine
+from jointensor.kernels.terms import Biases
 from jointensor.predictors.tables import (
     DEFAULT_SHRINKAGE,
     MAX_ROUNDS,
@@ -218,9 +219,9 @@ class _EntriesOnDisk(BiasEntries):
         mean: float,
         counts: tuple[NDArray[np.int64], ...],
         valid: SparseTensor,
-        loops: Loops,
+        engine: Engine,
     ) -> None:
-        self.blocks, self.mean, self.counts, self.valid, self.loops = blocks, mean, counts, valid, loops
+        self.blocks, self.mean, self.counts, self.valid, self.engine = blocks, mean, counts, valid, engine
         self.starts = np.cumsum([0, *map(len, counts)])[:-1]
 
     def residual_sums(self, n: int, fits: Sequence[BiasFit]) -> Iterator[tuple[Vector, float]]:
@@ -228,7 +229,7 @@ class _EntriesOnDisk(BiasEntries):
         biases = Biases(self.mean, effects, self.starts)
         sums, squares = np.zeros((len(self.counts[n]), len(fits))), np.zeros(len(fits))
         for block in self.blocks():
-            squares += self.loops.biases(biases, n, (block.indices, block.values), sums)
+            squares += self.engine.add_biases(biases, n, (block.indices, block.values), sums)
         yield from zip(sums.T, squares.tolist(), strict=True)
 
     def changed(self, n: int, step: Vector) -> None:
@@ -247,7 +248,7 @@ def fit_bias_streamed(
     mean: float,
     counts: tuple[NDArray[np.int64], ...],
     valid: SparseTensor,
-    loops: Loops,
+    engine: Engine,
 ) -> Tables:
     """The same from entries on disk.
 
@@ -261,8 +262,8 @@ def fit_bias_streamed(
         Training entries of every label, ``(I_n,)`` for each mode.
     valid
         Entries that choose λ and the number of rounds; there may be none.
-    loops
-        The engine's.
+    engine
+        Its loops sum the residuals.
     """
-    entries = _EntriesOnDisk(blocks, mean, counts, valid, loops)
+    entries = _EntriesOnDisk(blocks, mean, counts, valid, engine)
     return _as_tables(backfit(entries, SHRINKAGE_GRID if len(valid) else (DEFAULT_SHRINKAGE,)), entries)

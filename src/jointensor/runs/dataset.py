@@ -24,7 +24,6 @@ from jointensor.data.tensor import SparseTensor, join
 from jointensor.distributed.process_group import ProcessGroup
 from jointensor.errors import ConfigError, DataError, JointensorError, RunError
 from jointensor.kernels import pick_engine
-from jointensor.kernels.terms import loops_of
 from jointensor.models.blocks.spec import by_position, without_memory
 from jointensor.models.joint import JointModel
 from jointensor.predictors import Mean, Predictor, Tables, fit_baselines, fit_bias
@@ -207,9 +206,9 @@ class OnDisk:
 
     def fit_baselines(self, processes: ProcessGroup) -> dict[str, Predictor]:
         """Mean and biases; tables and interpolation need all entries in memory."""
-        loops = loops_of(pick_engine(self.engine, "cpu").name)
+        engine = pick_engine(self.engine, "cpu")
         found = self.shards
-        bias = fit_bias_streamed(found.train.blocks, found.summary.mean, found.counts, found.valid, loops)
+        bias = fit_bias_streamed(found.train.blocks, found.summary.mean, found.counts, found.valid, engine)
         return {"mean": Mean(found.summary.mean), "bias": bias}
 
     def fit(self, model: JointModel, recipe: Recipe, bias: Tables, **options: Any) -> Fit:

@@ -19,7 +19,7 @@ from torch import Tensor
 from jointensor.distributed.process_group import SINGLE_PROCESS
 from jointensor.kernels import Engine
 from jointensor.kernels.rows import ModeView, solve_spd
-from jointensor.kernels.terms import Rows, Systems, Term, Terms, add_systems, loops_of, sum_of_squares
+from jointensor.kernels.terms import Rows, Systems, Term, Terms, add_systems, sum_of_squares
 from jointensor.models.blocks.base import Block
 from jointensor.models.multilinear import Multilinear
 from jointensor.solvers.als import Als, Pull, rebalance
@@ -55,7 +55,7 @@ class StreamedAls(Als):
 
     def __init__(self, g: Multilinear, train: StreamedEntries, *, engine: Engine, memory: int) -> None:
         self.train, self.memory = train, memory
-        self.loops = loops_of(engine.name)
+        self.engine = engine
         self.g, self.neighbours = g, g.neighbours
         self.blocks = g.named_blocks
         self.spread = train.spread or 1.0
@@ -100,7 +100,7 @@ class StreamedAls(Als):
         keep = afresh or len(self.blocks[name].tables) > 1
         for k, block in enumerate(self.train.blocks(column, None if afresh else WANTED)):
             wanted = block.values if block.column is None else block.values - block.column
-            self.loops.subtract(terms, block.indices, wanted)
+            self.engine.subtract_terms(terms, block.indices, wanted)
             if keep:
                 self.train.shards.write_column(k, WANTED.name, wanted)
             yield block.indices, wanted
@@ -148,7 +148,7 @@ class StreamedAls(Als):
         (mode,), (table,) = block.modes, block.tables
         sums, squares = np.zeros(len(table)), 0.0
         for indices, wanted in self._wanted(fixed, name):
-            self.loops.numbers(indices, mode, wanted, sums)
+            self.engine.add_numbers(indices, mode, wanted, sums)
             squares += sum_of_squares(wanted)
         counts = self.rows[mode].counts.to(torch.float64)
         self._changes(name, table)
@@ -196,7 +196,7 @@ class StreamedAls(Als):
         for view, wanted in self._sorted(name, rows.block, mode, fixed):
             if len(others) < len(view.columns):
                 view = replace(view, columns=view.columns[[m - (m > mode) for m in others]])
-            add_systems(rows, view, torch.from_numpy(wanted), systems, self.loops.systems)
+            add_systems(rows, view, torch.from_numpy(wanted), systems, self.engine.row_systems)
         return systems
 
     def _sorted(
@@ -210,12 +210,12 @@ class StreamedAls(Als):
         own = Terms(0.0, (block,))
         for k, (indices, wanted) in enumerate(self._wanted(fixed, name)):
             if block.sums:
-                self.loops.subtract(own, indices, wanted)
+                self.engine.subtract_terms(own, indices, wanted)
             if known:
                 yield self.train.view(k, mode), wanted
                 continue
             others = [n for n in range(indices.shape[1]) if n != mode]
-            view = self.loops.sort(torch.from_numpy(indices), mode, others, len(self.train.counts[mode]))
+            view = self.engine.sort_entries(torch.from_numpy(indices), mode, others, len(self.train.counts[mode]))
             self.train.keep_view(k, mode, view)
             yield view, wanted
         self.train.sorted.add(mode)

@@ -143,7 +143,7 @@ class Trainer:
         average = Average(every, recipe.average) if recipe.average else None
         if recipe.optimizer == "sgd":
             return self._stepped(torch.optim.SGD(settings, weight_decay=recipe.decay), average)
-        if self.engine.name == "triton" and not self.processes.shared:
+        if self.engine.replays_steps and not self.processes.shared:
             from jointensor.solvers.cuda_graphs import DeviceAdam, GraphDescent  # noqa: PLC0415 - needs Triton
 
             return GraphDescent(DeviceAdam(settings, recipe.decay), self.loss, self.batch_size, average)
