@@ -26,7 +26,7 @@ NETWORKS = ("julia", "julia,gate=sigmoid", "costco", "avocado", "neurtn", "neptu
 
 
 def close(found: np.ndarray, expected: np.ndarray, share: float, what: str, least: float = 1e-30) -> None:
-    """No number is off by more than a share of the largest, or of ``least`` where all are smaller."""
+    """Assert that no number differs by more than a share of the largest, or of ``least`` if all are smaller."""
     found, expected = np.asarray(found, np.float64), np.asarray(expected, np.float64)
     assert found.shape == expected.shape, f"{what}: {found.shape} and {expected.shape}"
     assert np.isfinite(found).all(), f"{what}: not finite"
@@ -63,7 +63,7 @@ def rows(rng: np.random.Generator, _: Path) -> str:
 
 
 def _least_squares(indices, mode, others, tables, targets, weights, ridge, prior, *, sums):
-    """Every row by a general routine in 64 bits; the ridge is some more equations."""
+    """Every row by a general least-squares routine in 64 bits; the ridge is written as further equations."""
     looked_up = [table.double().numpy()[indices[:, m].numpy()] for m, table in zip(others, tables, strict=True)]
     h = np.sum(looked_up, axis=0) if sums else np.prod(looked_up, axis=0)
     root = np.ones(len(indices)) if weights is None else np.sqrt(weights.double().numpy())
@@ -78,7 +78,7 @@ def _least_squares(indices, mode, others, tables, targets, weights, ridge, prior
 
 
 def blocks(rng: np.random.Generator, folder: Path) -> str:
-    """g by hand, entry by entry; g + f is their sum; what is saved and loaded gives the same bits."""
+    """g by hand, entry by entry; the model is g + f; saving and loading gives the same bits."""
     shape = random_shape(rng, 9)
     spec = "+".join(
         piece
@@ -138,7 +138,7 @@ def _by_hand(g: Multilinear, indices: np.ndarray) -> np.ndarray:
 
 
 def engines(rng: np.random.Generator, _: Path) -> str:
-    """One exact sweep gives the same values whoever solves its rows, and in whatever order entries come."""
+    """One exact sweep gives the same values by every engine, and for every order of the entries."""
     tensor, _kind = random_tensor(rng, most=400, values="reals")
     spec = "+".join(piece for piece in ("mean", "bias", "cp:2", "pairs:2", "fm:2") if rng.random() < 0.6) or "bias"
     start = Multilinear(tensor.shape, spec)
@@ -185,7 +185,7 @@ def baselines(rng: np.random.Generator, _: Path) -> str:
 
 
 def splits(rng: np.random.Generator, _: Path) -> str:
-    """Disjoint, complete, the same again; the standard one by NumPy alone."""
+    """Splits are disjoint, complete and repeatable; the standard one by NumPy alone."""
     tensor, _kind = random_tensor(rng, most=300)
     kind = str(rng.choice(("standard", "first", "time", "slices", "group")))
     some = [str(name) for name in rng.permutation(tensor.mode_names)[: rng.integers(1, tensor.n_modes + 1)]]
@@ -210,7 +210,7 @@ def splits(rng: np.random.Generator, _: Path) -> str:
 
 
 def _whole_groups(rule: str, tensor: SparseTensor, parts) -> None:
-    """Labels, or groups of them, that must be on one side are."""
+    """Labels, or groups of labels, that must be in one part are in one part."""
     kind, _, argument = rule.partition(":")
     if kind == "first":
         assert as_cells(parts.test) == as_cells(tensor.take(np.arange(int(argument), len(tensor))))
@@ -230,7 +230,7 @@ ENDINGS = ("csv", "tsv", "txt", "parquet", "arrow", "feather", "jsonl", "npz", "
 
 
 def files(rng: np.random.Generator, folder: Path) -> str:
-    """A tensor that is written and read is the same: every cell under its labels has its value, bit for bit."""
+    """A tensor that is written and read has the same value in every cell, bit for bit."""
     tensor, _kind = random_tensor(rng)
     ending = str(rng.choice(ENDINGS))
     write_tensor(tensor, folder / f"t.{ending}")
@@ -252,7 +252,7 @@ def files(rng: np.random.Generator, folder: Path) -> str:
 
 
 def intervals(rng: np.random.Generator, _: Path) -> str:
-    """Ends in order, larger levels around smaller ones, and at least the share that was asked for on what taught it."""
+    """Limits in order, higher levels around lower ones, and at least the level on the calibration entries."""
     shape = random_shape(rng)
     indices = random_cells(rng, shape, int(rng.choice((20, 60, 400, 1500))))
     if len(indices) < MIN_CALIBRATION_ENTRIES:

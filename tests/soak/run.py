@@ -1,7 +1,10 @@
-"""A long, dull look at correctness: ``python -m tests.soak.run`` for an hour, ``--seconds 60`` for less.
+"""Random small tensors and random options, each case checked by a second method.
 
-Random small tensors and random options, each case checked by another route. A case follows from the seed and its
-number; one that fails prints the command that repeats it.
+    python -m tests.soak.run                # an hour
+    python -m tests.soak.run --seconds 60
+    python -m tests.soak.run --cases 100    # the same cases on every machine
+
+A case is determined by the seed and its number; one that fails prints the command that repeats it.
 """
 
 from __future__ import annotations
@@ -33,37 +36,37 @@ KINDS: dict[str, tuple[Check, float]] = {
     "baselines": (parts.baselines, 3), "files": (parts.files, 3), "intervals": (parts.intervals, 3),
     "estimator": (parts.estimator, 1), "runs": (runs.runs, 8), "tables": (runs.tables, 1), "auto": (runs.auto, 0.1),
 }  # fmt: skip
-"""What is checked, and how often."""
-SECONDS = 120
-"""For one case."""
+"""Kinds of cases, and how often each is drawn."""
+MAX_CASE_SECONDS = 900
+"""Seconds after which a case counts as hanging: hundreds of times as long as any case takes on a quiet machine."""
 
 
 @dataclass
 class Tally:
-    """What became of cases."""
+    """Results of the cases."""
 
     kinds: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
-    """Options and data that do not go together, by message."""
+    """Cases that were refused because options and data do not fit together, by message."""
     failures: list[str] = field(default_factory=list)
 
 
 class TookTooLongError(Exception):
-    """A case that does not end."""
+    """A case hangs."""
 
 
 def _ring(_: int, __: FrameType | None) -> None:
-    raise TookTooLongError(f"more than {SECONDS} s")
+    raise TookTooLongError(f"more than {MAX_CASE_SECONDS} s")
 
 
 def run_case(number: int, seed: int, only: tuple[str, ...], tally: Tally, *, loud: bool = False) -> None:
-    """One case; whatever it raises is written down."""
+    """Run one case and record its result."""
     rng = np.random.default_rng([seed, number])
     names = [name for name in KINDS if not only or name in only]
     odds = np.array([KINDS[name][1] for name in names])
     name = str(rng.choice(names, p=odds / odds.sum()))
     signal.signal(signal.SIGALRM, _ring)
-    signal.alarm(SECONDS)
+    signal.alarm(MAX_CASE_SECONDS)
     try:
         with tempfile.TemporaryDirectory(prefix="soak-") as folder, warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -83,11 +86,14 @@ def run_case(number: int, seed: int, only: tuple[str, ...], tally: Tally, *, lou
 
 
 def soak(
-    seconds: float, seed: int = 0, only: tuple[str, ...] = (), say: Callable[[str], None] = lambda _: None
+    goes_on: Callable[[int], bool],
+    seed: int = 0,
+    only: tuple[str, ...] = (),
+    say: Callable[[str], None] = lambda _: None,
 ) -> Tally:
-    """Cases until the time is up."""
-    tally, number, end = Tally(), 0, time.monotonic() + seconds
-    while time.monotonic() < end:
+    """Run cases while ``goes_on``, which is given the number of the next case."""
+    tally, number = Tally(), 0
+    while goes_on(number):
         known = len(tally.failures)
         run_case(number, seed, only, tally)
         for failure in tally.failures[known:]:
@@ -106,6 +112,7 @@ def main() -> int:
     """Run and print a summary."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=3600)
+    parser.add_argument("--cases", type=int, help="run so many cases, however long they take")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--case", type=int, help="run this one only, and show where it fails")
     parser.add_argument("--only", action="append", choices=KINDS, default=[], help="kinds of cases")
@@ -115,7 +122,9 @@ def main() -> int:
         tally = Tally()
         run_case(options.case, options.seed, only, tally, loud=True)
     else:
-        tally = soak(options.seconds, options.seed, only, say)
+        end = time.monotonic() + options.seconds
+        by_count = options.cases is not None
+        tally = soak(lambda n: n < options.cases if by_count else time.monotonic() < end, options.seed, only, say)
     for kind, count in sorted(tally.kinds.items()):
         say(f"{count:7,}  {kind}")
     for message, count in tally.refused.most_common(20):

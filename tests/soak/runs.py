@@ -28,11 +28,11 @@ TABLES = ("csv", "tsv", "parquet", "arrow", "feather", "jsonl")
 
 
 class Refused(Exception):
-    """A command ended with an error of its own; its message says which."""
+    """A command exited with an error message."""
 
 
 def command(*arguments: object) -> str:
-    """Run a command line in this process; returns what it printed."""
+    """Run a command in this process and return its output."""
     before, out, err = sys.argv, io.StringIO(), io.StringIO()
     sys.argv = ["jointensor", *map(str, arguments)]
     try:
@@ -49,7 +49,7 @@ def command(*arguments: object) -> str:
 
 
 def random_blocks(rng: np.random.Generator, names: tuple[str, ...], solver: str) -> str:
-    """Blocks of g; tucker is descended, so it is alone with the numbers."""
+    """Blocks of g; tucker is trained by gradients, so it is combined with mean and biases only."""
     one, two = (str(name) for name in rng.permutation(names)[:2])
     pieces = ["mean", "bias", f"cp:{rng.integers(1, 4)}", "pairs:2", "fm:2", f"smooth:{one}"]
     if solver == "adam":
@@ -65,7 +65,7 @@ def random_blocks(rng: np.random.Generator, names: tuple[str, ...], solver: str)
 
 
 def random_options(rng: np.random.Generator, names: tuple[str, ...], entries: int, *, positive: bool) -> list[str]:
-    """Options of ``fit`` that go together."""
+    """Options of ``fit`` that fit together."""
     solver = str(rng.choice(("als", "als", "gibbs", "adam")))
     recipe = str(rng.choice(("default", "default", "paper")))
     loss = str(rng.choice(("squared",) * 5 + ("absolute", "huber") + (("kl",) if positive else ())))
@@ -102,7 +102,7 @@ def digest(run: Path) -> str:
 
 
 def runs(rng: np.random.Generator, folder: Path) -> str:
-    """Fit, then everything that a run folder promises."""
+    """Fit, then check everything that a run folder promises."""
     tensor, kind = random_tensor(rng)
     ending = str(rng.choice(ENDINGS))
     source = folder / f"source.{ending}"
@@ -128,7 +128,7 @@ def runs(rng: np.random.Generator, folder: Path) -> str:
 
 
 def strict(path: Path) -> Any:
-    """JSON without NaN and infinities."""
+    """Parse JSON and refuse NaN and infinities."""
 
     def refuse(name: str) -> None:
         raise AssertionError(f"{path.name} holds {name}")
@@ -139,7 +139,7 @@ def strict(path: Path) -> Any:
 def _metrics(
     rng: np.random.Generator, run: Run, tensor: SparseTensor, options: list[str], folder: Path, *, table: bool
 ) -> None:
-    """metrics.json is finite, and is what the model that was kept says of the split that anybody can make."""
+    """Figures of metrics.json are finite and equal those of the stored model on the same split."""
     metrics = strict(run.path / "metrics.json")
     for name in ("config.json", "labels.json", "environment.json"):
         strict(run.path / name)
@@ -169,7 +169,7 @@ def _metrics(
 
 
 def _rounding(part: SparseTensor) -> float:
-    """How far numbers of 32 bits may be off, whatever batch an entry was in."""
+    """How far numbers of 32 bits may differ between batches."""
     return 1e-6 * float(np.abs(part.values).max()) + 1e-30
 
 
@@ -181,7 +181,7 @@ def _same_figures(found: dict[str, Any], expected: dict[str, Any], off: float, w
 
 
 def _queries(rng: np.random.Generator, tensor: SparseTensor) -> pl.DataFrame:
-    """Observed cells, missing ones, and labels that nobody knows, in any order."""
+    """Observed cells, missing cells and unseen labels, in random order."""
     asked = [[mode.label(int(rng.integers(mode.size))) for mode in tensor.modes] for _ in range(30)]
     asked += [[m.label(int(i)) for m, i in zip(tensor.modes, row, strict=True)] for row in tensor.indices[:20]]
     for row in asked[:5]:
@@ -191,7 +191,7 @@ def _queries(rng: np.random.Generator, tensor: SparseTensor) -> pl.DataFrame:
 
 
 def _answers(rng: np.random.Generator, run: Run, tensor: SparseTensor, folder: Path) -> None:
-    """Predictions: streamed and whole, by file and by library, in their order, with intervals around them."""
+    """Predictions are the same in chunks and whole, by file and by library, in order, with their intervals."""
     frame = _queries(rng, tensor)
     path, out = (folder / f"{name}.{rng.choice(TABLES)}" for name in ("queries", "answers"))
     write_table(frame, path)
@@ -219,7 +219,7 @@ def _answers(rng: np.random.Generator, run: Run, tensor: SparseTensor, folder: P
 
 
 def _archive(run: Run, indices: np.ndarray, folder: Path) -> None:
-    """Indices in, the same indices out, with the same answers."""
+    """An archive of queries returns the same indices with the same predictions."""
     np.savez(folder / "queries.npz", indices=indices)
     command("predict", run.path, folder / "queries.npz", "--out", folder / "answers.npz", "--quiet")
     with np.load(folder / "answers.npz") as arrays:
