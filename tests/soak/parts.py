@@ -120,7 +120,7 @@ def _by_hand(g: Multilinear, indices: np.ndarray) -> np.ndarray:
             elif name == "tucker":
                 rest = own["core"]
                 for n, i in enumerate(cell):
-                    rest = np.tensordot(own[f"tables.{n}"][i], rest, axes=(0, 0))
+                    rest = np.tensordot(own[f"factors.{n}"][i], rest, axes=(0, 0))
                 total[e] += rest
             elif name.startswith("table_"):
                 key = 0

@@ -151,7 +151,8 @@ def _metrics(
         tensor, rule=given("--split"), test=float(given("--test")), valid=float(given("--valid")),
         seed=int(given("--split-seed")),
     )  # fmt: skip
-    assert metrics["entries"] == {"train": len(parts.train), "valid": len(parts.valid), "all": len(tensor)}
+    counts = {name: len(getattr(parts, name)) for name in ("train", "valid", "test")}
+    assert metrics["entries"] == {**counts, "all": len(tensor)}
     assert (metrics["test"] is None) == (len(parts.test) == 0)
     if metrics["returned"]["refit"]:
         return  # the figures are of the model before it
