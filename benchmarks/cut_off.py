@@ -31,7 +31,7 @@ FOLDS = 3
 @contextmanager
 def pairs_only():
     """Trees as they would be without columns for all labels but one."""
-    with patch.object(columns, "COMPANY", np.inf):
+    with patch.object(columns, "MIN_SHARING", np.inf):
         yield
 
 

@@ -383,7 +383,7 @@ def test_models_larger_than_their_file_are_not_built(run, change):
 def test_trees_that_lead_back_or_out_are_refused(tmp_path):
     from dataclasses import replace
 
-    from jointensor.kernels.numba_trees import MOST_LEAVES
+    from jointensor.kernels.numba_trees import MAX_LEAVES
     from jointensor.predictors.storage import save_predictor
     from jointensor.predictors.trees import fit_trees
     from tests.predictors.test_ensemble import TENSOR
@@ -398,7 +398,7 @@ def test_trees_that_lead_back_or_out_are_refused(tmp_path):
         with pytest.raises(RunError, match="nodes of trees"):
             load_predictor(tmp_path / "t")
     many = np.array(
-        [row for k in range(MOST_LEAVES) for row in ((0, k, 1, 2), (-1, 0, 0, 0))] + [(-1, 0, 0, 0)], np.int32
+        [row for k in range(MAX_LEAVES) for row in ((0, k, 1, 2), (-1, 0, 0, 0))] + [(-1, 0, 0, 0)], np.int32
     )
     many[::2, 2:] += np.arange(len(many))[::2, None]  # every right child is split again
     deep = replace(trees, nodes=many, values=np.zeros(len(many)), roots=np.zeros(1, dtype=np.int64))

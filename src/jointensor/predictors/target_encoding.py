@@ -1,12 +1,12 @@
-"""Columns that trees see of an entry: what is known of its labels, and of those together.
+"""Target encoding: the columns of an entry for boosted trees, from the training values of its labels.
 
-Of every label, of every pair of labels, and of all labels but one, there are two columns: the mean value of the
-training entries that have them, shrunk, and how many those are; and of every mode the position of the label. All labels
-but one are looked at where entries share them and where two of them do not tell the others: such entries are often much
-the same (one message to several people, one place in the hours of a day).
+For every label, every pair of labels, and all labels but one there are two columns: the mean value of the training
+entries that have them, shrunk, and their number; and for every mode the position of the label. All labels but one are
+used where entries share them and where two of them do not determine the others: such entries are often much the same
+(one message to several people, one place in the hours of a day).
 
-An entry must not find its own value in its columns: means of training entries leave out the part of the entries that
-theirs is in (the mean of all, which they are shrunk to, does not: it is the same for everybody).
+An entry must not find its own value in its columns: means of training entries leave out the fold that the entry is in.
+(The mean of all, to which they are shrunk, does not: it is the same for every entry.)
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ from jointensor.predictors.base import MAX_CELLS
 from jointensor.predictors.tables import Table
 from jointensor.threads import in_threads
 
-SHRINKAGE, CLOSE = 5.0, 0.5
-"""Entries of average value that are added to every mean; and to means of entries that share all labels but one."""
+SHRINKAGE, CLOSE_SHRINKAGE = 5.0, 0.5
+"""Entries of average value that are added to every mean; and to means of entries that share all labels but one, which
+are more alike."""
 
-COMPANY = 1.25
-"""Entries that share all labels but one, on average, so that those are looked at."""
+MIN_SHARING = 1.25
+"""Entries per combination of all labels but one, on average, for these columns to be used: else most have no other."""
 
-PARTS = 20
-"""Parts of the training entries that means are taken without."""
+FOLDS = 20
+"""Folds of the training entries that means are taken without."""
 
-TAIL = 40
-"""Bins that are kept for the ends of a column: squared errors are made by few, large values."""
+TAIL_BINS = 40
+"""Bins that are reserved for the ends of a column: squared errors are made by few, large values."""
 
-SAMPLE = 200_000
-"""Entries that bins are made for."""
+MAX_BINNED_ENTRIES = 200_000
+"""Entries, about, from which bins are made."""
 
 Columns = list[NDArray[np.float32]]
 
@@ -59,40 +60,40 @@ class Encoder:
 
 
 def subsets_of(shape: Sequence[int]) -> list[tuple[int, ...]]:
-    """Modes whose labels may be looked at together: each alone, pairs, and all but one."""
+    """Modes whose labels may be encoded together: each alone, pairs, and all but one."""
     counts = sorted({1, 2, len(shape) - 1})
     every = [s for k in counts if 0 < k < len(shape) for s in combinations(range(len(shape)), k)]
     return [s for s in every if math.prod(shape[n] for n in s) < MAX_CELLS]
 
 
-def encode(train: SparseTensor, part: NDArray[np.integer]) -> tuple[tuple[Encoder, ...], Columns]:
-    """Encoders of all training entries, and the columns of those entries without the part that each is in."""
+def encode(train: SparseTensor, fold: NDArray[np.integer]) -> tuple[tuple[Encoder, ...], Columns]:
+    """Encoders from all training entries, and the columns of these entries, each without the fold that it is in."""
     every = subsets_of(train.shape)
-    found = in_threads(lambda modes: _encoded(train, part, modes, {}), [s for s in every if len(s) <= 2])
+    found = in_threads(lambda modes: _encoded(train, fold, modes, {}), [s for s in every if len(s) <= 2])
     cells = {one.table.modes: len(one.table.keys) for one, _ in filter(None, found)}
-    found += in_threads(lambda modes: _encoded(train, part, modes, cells), [s for s in every if len(s) > 2])
+    found += in_threads(lambda modes: _encoded(train, fold, modes, cells), [s for s in every if len(s) > 2])
     kept = list(filter(None, found))
     return tuple(encoder for encoder, _ in kept), [column for _, two in kept for column in two]
 
 
 def _encoded(
-    train: SparseTensor, part: NDArray[np.integer], modes: tuple[int, ...], cells: Mapping[tuple[int, ...], int]
+    train: SparseTensor, fold: NDArray[np.integer], modes: tuple[int, ...], cells: Mapping[tuple[int, ...], int]
 ) -> tuple[Encoder, Columns] | None:
-    """Encoder and columns of some modes; ``None`` for many that tell no more than one entry, or two of their labels.
+    """Encoder and columns of some modes; ``None`` for three or more that carry no more than one entry or two labels do.
 
-    ``cells``: how many combinations labels of two modes form.
+    ``cells``: how many combinations the labels of two modes form.
     """
     sizes, values = tuple(train.shape[n] for n in modes), train.values.astype(np.float64)
-    mean, shrinkage = float(values.mean()), SHRINKAGE if len(modes) <= 2 else CLOSE
+    mean, shrinkage = float(values.mean()), SHRINKAGE if len(modes) <= 2 else CLOSE_SHRINKAGE
     keys, rows = distinct_keys(cell_keys(train.indices[:, modes], sizes), math.prod(sizes))
     if len(modes) > 2 and (
-        len(train) < COMPANY * len(keys) or len(keys) in [cells.get(two) for two in combinations(modes, 2)]
+        len(train) < MIN_SHARING * len(keys) or len(keys) in [cells.get(two) for two in combinations(modes, 2)]
     ):
         return None
     sums, counts = np.bincount(rows, values), np.bincount(rows).astype(np.float64)
     effects = np.append((sums + shrinkage * mean) / (counts + shrinkage), mean)
     encoder = Encoder(Table(modes, sizes, keys, effects), np.append(counts, 0).astype(np.float32))
-    shared, where = distinct_keys(rows * PARTS + part, len(keys) * PARTS)  # combination and part, (entries,)
+    shared, where = distinct_keys(rows * FOLDS + fold, len(keys) * FOLDS)  # combination and fold, (entries,)
     other = sums[rows] - np.bincount(where, values, len(shared))[where]
     many = counts[rows] - np.bincount(where, minlength=len(shared))[where]
     own = ((other + shrinkage * mean) / (many + shrinkage)).astype(np.float32)
@@ -100,7 +101,7 @@ def _encoded(
 
 
 def columns_of(encoders: Sequence[Encoder], indices: NDArray[np.integer]) -> Columns:
-    """What trees see of entries: means and counts, then positions."""
+    """Columns of any entries: means and counts, then positions."""
     found = in_threads(lambda one: one.columns(indices), encoders)
     return [column for two in found for column in two] + positions(indices)
 
@@ -111,18 +112,22 @@ def positions(indices: NDArray[np.integer]) -> Columns:
 
 
 def edges_of(column: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Values that part a column into bins, ``(BINS - 1,)``.
+    """Values that divide a column into bins, ``(BINS - 1,)``; infinite where there are fewer.
 
     Values that many entries share have a bin of their own, the others bins of about as many entries each; and there
     are more of them towards both ends.
     """
-    column = column[:: 1 + len(column) // SAMPLE]
+    column = column[:: 1 + len(column) // MAX_BINNED_ENTRIES]
     values, counts = np.unique(column, return_counts=True)
     between = values[:-1]
     if len(values) > BINS:
-        ends = 1 - 0.5 ** np.linspace(6, math.log2(len(column)), 3 * TAIL // 4)  # half of the rest, half of that, …
+        ends = 1 - 0.5 ** np.linspace(
+            6, math.log2(len(column)), 3 * TAIL_BINS // 4
+        )  # half of the rest, half of that, …
         tails = np.quantile(column, np.concatenate([ends, 1 - ends[::3]]), method="lower")
-        for bins in range(BINS - TAIL, 0, -8):  # frequent values that lie apart from each other cost two edges each
+        for bins in range(
+            BINS - TAIL_BINS, 0, -8
+        ):  # frequent values that lie apart from each other cost two edges each
             between = np.union1d(_evenly(values, counts, bins), tails[tails < values[-1]])
             if len(between) < BINS:
                 break

@@ -1,8 +1,12 @@
-"""Boosted regression trees on what is known of the labels of an entry: what an analyst does with a wide table.
+"""Boosted regression trees on target-encoded labels, grown by LightGBM.
 
-A tree sees the mean value of the entries that share labels with this one, and their number
+A tree sees the mean value of the training entries that share labels with an entry, and their number
 (:mod:`~jointensor.predictors.target_encoding`). The number of entries of a label often carries information (frequent
 posters write short posts), and no factor model sees it.
+
+LightGBM gets the numbers of our bins as its columns: bins that follow the tails of a column predict heavy-tailed values
+better than its own. Its trees are stored and evaluated as plain arrays, so that loading a file never runs its parser of
+model texts.
 """
 
 from __future__ import annotations
@@ -11,8 +15,6 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from importlib.util import find_spec
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -21,35 +23,30 @@ from numpy.typing import NDArray
 
 from jointensor.data.split import groups_of
 from jointensor.data.tensor import SparseTensor
-from jointensor.kernels.numba_trees import BINS, MOST_LEAVES, ask_trees, grow_tree
+from jointensor.kernels.numba_trees import BINS, MAX_LEAVES, add_trees
 from jointensor.predictors.base import PREDICTORS, Packed, Predictor, is_array, require
 from jointensor.predictors.tables import modes_needed, pack_table_list, unpack_table_list
-from jointensor.predictors.target_encoding import PARTS, Encoder, binned, columns_of, edges_of, encode, positions
+from jointensor.predictors.target_encoding import FOLDS, Encoder, binned, columns_of, edges_of, encode, positions
 from jointensor.threads import in_threads
 
-LEAVES, LEAST, ROUNDS = 31, 20, 2000
-"""Leaves of a tree, entries in a leaf, and most trees."""
+LEAVES, MIN_LEAF_ENTRIES, MAX_TREES = 31, 20, 2000
+"""Leaves of a tree, training entries in a leaf, and trees."""
 
-RATE, FAST, MANY = 0.05, 0.1, 300_000
-"""Share of a tree that is taken; and of trees that are grown on the CPU from more than so many entries."""
+LEARNING_RATE, FAST_LEARNING_RATE, MAX_SLOW_ENTRIES = 0.05, 0.1, 300_000
+"""Share of every tree that is added; and the one used with more training entries than this, where a small rate gains
+little and takes twice as long."""
 
 PATIENCE = 40
-"""Trees that may follow the best number of them before growing stops."""
+"""Trees without a lower validation error after which growing stops."""
 
-LOOKED_AT = 10
-"""Trees after which a GPU is asked how they validate."""
-
-DEFAULT_ROUNDS = 100
+DEFAULT_TREES = 100
 """Trees where there are no validation entries to count them by."""
 
-MOST, MOST_THERE, CHECKED = 1_000_000, 4_000_000, 200_000
-"""Entries that trees are grown from on the CPU and on a GPU, and are stopped by; means and counts are those of all."""
-
-ROOT = np.zeros(1, dtype=np.int64)
+MAX_TRAIN_ENTRIES, MAX_VALID_ENTRIES = 1_000_000, 200_000
+"""Entries that trees are grown from and stopped by; means and counts are those of all entries."""
 
 CHUNK = 1 << 18
-"""Entries whose columns are there at a time."""
-
+"""Entries whose columns are computed at a time: bounds memory."""
 
 ARRAYS = ("edges", "nodes", "values", "roots")
 
@@ -71,14 +68,13 @@ class Trees(Predictor):
     """First node of every tree."""
 
     def predict(self, indices: NDArray[np.integer]) -> NDArray[np.float64]:
-        """Mean and trees, ``(entries, modes)`` → ``(entries,)``; a label never seen has no entries, and their mean."""
+        """Mean and trees, ``(entries, modes)`` → ``(entries,)``; a label never seen is encoded as the mean of all."""
         indices = np.asarray(indices)
-        answer = np.full(len(indices), self.mean)
+        predictions = np.full(len(indices), self.mean)
         for start in range(0, len(indices), CHUNK):
-            part = indices[start : start + CHUNK]
-            bins = binned(columns_of(self.encoders, part), self.edges)  # (entries, columns)
-            ask_trees(bins, self.nodes, self.values, self.roots, answer[start : start + CHUNK])
-        return answer
+            bins = binned(columns_of(self.encoders, indices[start : start + CHUNK]), self.edges)  # (entries, columns)
+            add_trees(bins, self.nodes, self.values, self.roots, predictions[start : start + CHUNK])
+        return predictions
 
     def n_parameters(self) -> int:
         """The mean, two numbers per combination, and the nodes."""
@@ -133,18 +129,16 @@ def _check_nodes(
     later = (children > position[inner, None]) & (children < ends[tree[inner], None])
     require((nodes[:, 0] < columns).all() and later.all(), "nodes of trees")
     require(np.array_equal(np.sort(children, axis=None), np.setdiff1d(position, roots)), "nodes of trees")
-    require((np.bincount(tree[~inner]) <= MOST_LEAVES).all(), "leaves of trees")
+    require((np.bincount(tree[~inner]) <= MAX_LEAVES).all(), "leaves of trees")
 
 
-class Plan(NamedTuple):
-    """How trees are grown."""
+class Grown(NamedTuple):
+    """Nodes of some trees."""
 
-    most: int
-    """Trees."""
-    rate: float
-    """Share of a tree that is taken."""
-    end: float = math.inf
-    """When, by the clock, no further tree is grown."""
+    nodes: list[NDArray[np.int32]]
+    """Of every tree, ``(nodes, 4)``: column or -1, last bin of the left side, left and right child."""
+    values: list[NDArray[np.float64]]
+    """Of every tree, ``(nodes,)``; those of inner nodes are zero."""
 
 
 def fit_trees(
@@ -154,8 +148,7 @@ def fit_trees(
     groups: Sequence[int] = (),
     seed: int = 0,
     seconds: float = math.inf,
-    rounds: int = DEFAULT_ROUNDS,
-    device: torch.device | None = None,
+    rounds: int = DEFAULT_TREES,
 ) -> Trees:
     """Grow trees while the validation error falls.
 
@@ -164,100 +157,114 @@ def fit_trees(
     train
         Entries to learn from.
     valid
-        Entries that say how many trees; where there are none it is ``rounds``, or as many as find a split.
+        Entries that determine how many trees; where there are none it is ``rounds``, or as many as find a split.
     groups
-        Modes whose labels, taken together, will be new in what is asked: means leave out all entries that share them.
+        Modes whose labels, taken together, will be new in the queries: means leave out all entries that share them.
     seed
-        Of the parts that means are taken without, and of the entries that trees are grown from.
+        Of the folds that means are taken without, and of the entries that trees are grown from.
     seconds
         After which no further tree is grown.
     rounds
-        How many trees, where no validation entries say it.
-    device
-        Where trees are grown; the CPU where it is not said, or there are no kernels for it.
+        How many trees, where there are no validation entries.
     """
     end = time.monotonic() + seconds
     generator = np.random.default_rng([seed, 31])
     count, member = groups_of(train, groups)
-    part = generator.integers(PARTS, size=count)[member]
-    encoders, own = encode(train, part)
-    on_gpu = device is not None and device.type == "cuda" and find_spec("triton") is not None
-    chosen = _some(len(train), MOST_THERE if on_gpu else MOST, generator)
-    valid = valid.take(_some(len(valid), CHECKED, generator))
+    fold = generator.integers(FOLDS, size=count)[member]
+    encoders, own = encode(train, fold)
+    chosen = _sample(len(train), MAX_TRAIN_ENTRIES, generator)
+    valid = valid.take(_sample(len(valid), MAX_VALID_ENTRIES, generator))
     columns = [column[chosen] for column in own + positions(train.indices)]
     edges = np.stack(in_threads(edges_of, columns))  # (columns, BINS - 1)
-    bins, checked = binned(columns, edges), binned(columns_of(encoders, valid.indices), edges)
     mean = float(train.values.mean(dtype=np.float64))
-    plan = Plan(ROUNDS if len(valid) else rounds, RATE if on_gpu or len(train) <= MANY else FAST, end)
-    grow = partial(_grow_there, device=device) if on_gpu else _grow
-    nodes, values = grow(bins, train.values[chosen] - mean, checked, valid.values - mean, plan)
-    sizes = [len(one) for one in values]
-    return Trees(
-        mean, encoders, edges, np.concatenate(nodes), np.concatenate(values),
-        np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64),
-    )  # fmt: skip
+    grown = grow(
+        (binned(columns, edges), train.values[chosen] - mean),
+        (binned(columns_of(encoders, valid.indices), edges), valid.values - mean),
+        count=MAX_TREES if len(valid) else rounds,
+        rate=LEARNING_RATE if len(train) <= MAX_SLOW_ENTRIES else FAST_LEARNING_RATE,
+        end=end,
+    )
+    sizes = [len(one) for one in grown.values]
+    roots = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
+    return Trees(mean, encoders, edges, np.concatenate(grown.nodes), np.concatenate(grown.values), roots)
 
 
-def _some(count: int, most: int, generator: np.random.Generator) -> NDArray[np.integer]:
-    """Places of all entries, or of some, in order."""
+def _sample(count: int, most: int, generator: np.random.Generator) -> NDArray[np.integer]:
+    """Positions of all entries, or of a random part, in order."""
     return np.arange(count) if count <= most else np.sort(generator.permutation(count)[:most])
 
 
-def _grow(
-    bins: NDArray[np.uint8],
-    values: NDArray[np.floating],
-    checked: NDArray[np.uint8],
-    truth: NDArray[np.floating],
-    plan: Plan,
-) -> tuple[list[NDArray[np.int32]], list[NDArray[np.float64]]]:
-    """Nodes and values of the trees that validate best; at least one. Bins are ``(entries, columns)``."""
-    left, right = values.astype(np.float64), truth.astype(np.float64)
-    by_column = np.ascontiguousarray(bins.T)
-    grown: list[tuple[NDArray[np.int32], NDArray[np.float64]]] = []
+Binned = tuple[NDArray[np.uint8], NDArray[np.floating]]
+"""Bins ``(entries, columns)`` and values ``(entries,)``."""
+
+
+def grow(train: Binned, valid: Binned, *, count: int, rate: float, end: float = math.inf) -> Grown:
+    """Trees up to the one with the lowest validation error, at least one; all of them without validation entries.
+
+    Parameters
+    ----------
+    train, valid
+        Bins and values; there may be no validation entries.
+    count
+        Trees, at most.
+    rate
+        Share of every tree that is added.
+    end
+        When, by the monotonic clock, no further tree is grown.
+    """
+    import lightgbm  # noqa: PLC0415 - it imports many packages, and most commands grow no trees
+
+    scale = float(np.sqrt(np.mean(train[1].astype(np.float64) ** 2))) or 1.0  # its labels have 32 bits
+    params = {
+        "objective": "regression",
+        "boost_from_average": False,
+        "learning_rate": rate,
+        "num_leaves": LEAVES,
+        "min_data_in_leaf": MIN_LEAF_ENTRIES,
+        "min_sum_hessian_in_leaf": 0.0,
+        "max_bin": BINS,  # one of its bins for each of ours
+        "min_data_in_bin": 1,
+        "bin_construct_sample_cnt": max(len(train[1]), 1),
+        "feature_pre_filter": False,
+        "num_threads": torch.get_num_threads(),
+        "deterministic": True,
+        "force_col_wise": True,
+        "verbosity": -1,
+    }
+    data = lightgbm.Dataset(train[0], train[1] / scale, params=params)
+    booster = lightgbm.Booster(params, data)
+    if len(valid[1]):
+        booster.add_valid(data.create_valid(valid[0], valid[1] / scale, params=params), "valid")
     best, lowest = 1, math.inf
-    for count in range(1, 1 + plan.most):
-        nodes, leaves = np.zeros((2 * LEAVES - 1, 4), dtype=np.int32), np.zeros(2 * LEAVES - 1)
-        made = grow_tree(by_column, left, LEAVES, LEAST, nodes, leaves)
-        nodes, leaves = nodes[:made], plan.rate * leaves[:made]
-        grown.append((nodes, leaves))
-        ask_trees(bins, nodes, -leaves, ROOT, left)
-        ask_trees(checked, nodes, -leaves, ROOT, right)
-        error = float(right @ right) if len(right) else -count
+    for grown in range(1, 1 + count):
+        finished = booster.update()
+        error = booster.eval_valid()[0][2] if len(valid[1]) else -grown
         if error < lowest:
-            best, lowest = count, error
-        # nothing is left that a split could explain, or nothing is gained, or there is no time
-        if made == 1 or count - best >= PATIENCE or time.monotonic() > plan.end:
+            best, lowest = grown, error
+        if finished or grown - best >= PATIENCE or time.monotonic() > end:
             break
-    return [nodes for nodes, _ in grown[:best]], [leaves for _, leaves in grown[:best]]
+    trees = [_arrays_of(text) for text in booster.model_to_string(num_iteration=best).split("\nTree=")[1:]]
+    return Grown([nodes for nodes, _ in trees], [scale * values for _, values in trees])
 
 
-def _grow_there(
-    bins: NDArray[np.uint8],
-    values: NDArray[np.floating],
-    checked: NDArray[np.uint8],
-    truth: NDArray[np.floating],
-    plan: Plan,
-    device: torch.device | None = None,
-) -> tuple[list[NDArray[np.int32]], list[NDArray[np.float64]]]:
-    """The same on a GPU; how they validate is looked at every few trees."""
-    from jointensor.kernels.triton_trees import SPLITS, Boosting  # noqa: PLC0415 - only where there is a GPU
+def _arrays_of(text: str) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Nodes and values of a tree that LightGBM has written down.
 
-    both = torch.from_numpy(np.concatenate([bins, checked])).to(device).T.contiguous()  # (columns, entries)
-    left = torch.from_numpy(np.concatenate([values, truth]).astype(np.float32)).to(device)
-    boosting = Boosting(both, left, len(bins), LEAVES, LEAST, plan.rate)
-    grown: list[tuple[torch.Tensor, ...]] = []
-    errors: list[float] = []
-    while len(grown) < plan.most:
-        for _ in range(min(LOOKED_AT, plan.most - len(grown))):
-            boosting.grow()
-            made = (boosting.nodes, boosting.values, boosting.next[SPLITS], boosting.error)
-            grown.append(tuple(one.clone() for one in made))
-        single = [k for k, (_, _, splits, _) in enumerate(grown) if k >= len(errors) and not int(splits)]
-        grown = grown[: single[0] + 1] if single else grown  # nothing is left that a split could explain
-        errors += [float(error) for *_, error in grown[len(errors) :]]
-        if single or time.monotonic() > plan.end or (len(truth) and len(errors) - int(np.argmin(errors)) > PATIENCE):
-            break
-    best = 1 + int(np.argmin(errors)) if len(truth) else len(grown)
-    sizes = [2 * int(splits) + 1 for _, _, splits, _ in grown[:best]]
-    nodes = [one[0][:size].cpu().numpy() for one, size in zip(grown, sizes, strict=False)]
-    return nodes, [plan.rate * one[1][:size].double().cpu().numpy() for one, size in zip(grown, sizes, strict=False)]
+    Its inner nodes come first, each after its parent; children below zero are leaves, ``-1 - leaf``.
+    """
+    fields = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    leaves = int(fields["num_leaves"])
+
+    def numbers(name: str) -> NDArray[np.float64]:
+        return np.array(fields[name].split(), dtype=np.float64)
+
+    nodes, values = np.zeros((2 * leaves - 1, 4), dtype=np.int32), np.zeros(2 * leaves - 1)
+    nodes[leaves - 1 :, 0] = -1
+    values[leaves - 1 :] = numbers("leaf_value")
+    if leaves > 1:
+        nodes[: leaves - 1, 0] = numbers("split_feature")
+        nodes[: leaves - 1, 1] = np.floor(numbers("threshold"))  # bins are whole numbers
+        for column, name in ((2, "left_child"), (3, "right_child")):
+            child = numbers(name).astype(np.int32)
+            nodes[: leaves - 1, column] = np.where(child < 0, leaves - 2 - child, child)
+    return nodes, values

@@ -161,9 +161,7 @@ def fit_candidate(
     elif candidate.kind == "tables":
         part = fit_tables(train, valid)
     elif candidate.kind == "trees":
-        part = fit_trees(
-            train, valid, groups=groups, seed=seed, seconds=budget, device=pick_device(device), **candidate.changes
-        )  # fmt: skip
+        part = fit_trees(train, valid, groups=groups, seed=seed, seconds=budget, **candidate.changes)
     else:
         recipe = make_recipe("default", fall_back=False, refine_epochs=_epochs(len(train), device), **candidate.changes)
         linear = candidate.linear or recipe.linear(candidate.rank[0])
