@@ -93,7 +93,7 @@ def epoch(entries, rank, batch, shape=SHAPE):
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, 0.1, 0.1)
     trainer = Trainer(model, entries, Entries(entries.indices[:0], entries.values[:0]), recipe, engine=engine)
-    descent = trainer.descent((model, 1e-3))
+    descent = trainer.descent("benchmark", (model, 1e-3))
     replayed = seconds(lambda: descent.epoch(model.score, Fixed(), entries), 3)
     descent.compile()
     begin = time.perf_counter()

@@ -105,7 +105,9 @@ def paper(_name, size):
     entries = Entries(torch.as_tensor(indices), torch.as_tensor(values))
     fitting = Fitting(model, entries, Entries(entries.indices[:0], entries.values[:0]), recipe)
     fitting.start()
-    descent = fitting.descent((model.multilinear, recipe.lr_linear), (model.nonlinear, recipe.lr_nonlinear))
+    descent = fitting.descent(
+        "benchmark", (model.multilinear, recipe.lr_linear), (model.nonlinear, recipe.lr_nonlinear)
+    )
     by_hand = Trainer(Julia(tensors.SHAPE, 4, 16), indices, values, recipe.batch_size)
     epoch = partial(descent.epoch, model.score, Fixed(), entries)
     mine, theirs = alternate(partial(clock, epoch), partial(clock, by_hand.sliced), size.passes)

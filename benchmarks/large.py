@@ -119,7 +119,7 @@ def compared(entries: int, rank: str, passes: int, folder: Path) -> dict:
         one.start()
         exact = one.exact(model.multilinear)
         exact.als.ridge, exact.als.pull = 0.01, recipe.pull
-        descent = one.descent((model, 0.01))
+        descent = one.descent("benchmark", (model, 0.01))
         sweeps.append(lambda e=exact, t=one: e.epoch(None, Fixed(), t.train))
         epochs.append(lambda d=descent, m=model, t=one: d.epoch(m.score, Fixed(), t.train))
     found = {}

@@ -27,6 +27,7 @@ from jointensor.predictors.update import add_entries
 from jointensor.runs.scoring import calibrate_on
 from jointensor.runs.train import SEARCH_BUDGET
 from jointensor.search.search import search
+from jointensor.threads import GLOBAL_RANDOM
 from jointensor.training.fit import Fit, fit
 from jointensor.training.recipe import Recipe, make_recipe
 
@@ -264,7 +265,7 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
     def _new_model(self, shape: Sequence[int], recipe: Recipe, seed: int) -> JointModel:
         """An untrained model; a module of the user's is copied, and torch's random state left as it was."""
         part = deepcopy(self.nonlinear) if isinstance(self.nonlinear, nn.Module) else self.nonlinear
-        with torch.random.fork_rng(devices=[]):
+        with GLOBAL_RANDOM, torch.random.fork_rng(devices=[]):
             # for what a module draws when it is made and training does not reset; it is made on the CPU,
             # and torch.manual_seed would move the GPU's state too
             torch.default_generator.manual_seed(seed)

@@ -1,9 +1,10 @@
-"""Several calls at once."""
+"""Calls in several threads, and what threads share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from threading import RLock
 from typing import TypeVar
 
 import torch
@@ -13,9 +14,13 @@ Result = TypeVar("Result")
 
 
 def in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """What a function says of every item, asked by as many threads as torch may use.
+    """Results of a function for all items, computed by as many threads as torch may use.
 
     Meant for NumPy: it lets other threads run while it sorts and looks up.
     """
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         return list(pool.map(function, items))
+
+
+GLOBAL_RANDOM = RLock()
+"""Held by whoever sets torch's global random state for a while: all threads share that state."""

@@ -100,7 +100,6 @@ def descents(processes, optimizer, batch):
         make = {"sgd": torch.optim.SGD, "adam": torch.optim.AdamW}[optimizer]
         given = (make(one.parameters(), lr=0.01), make_loss("squared"), batch)
         descent = Descent(*given) if one is model else SharedDescent(*given, processes=processes)
-        torch.manual_seed(8)
         losses += [descent.epoch(one.score, Fixed(), Entries(indices[where], values[where])) for _ in range(2)]
     gathered = processes.wire["all_gather"] - sent.get("all_gather", 0)
     return {"apart": apart(model, shared), "losses": losses, "gathered": gathered}

@@ -15,20 +15,15 @@ from jointensor.models.joint import JointModel
 from jointensor.runs.folder import CONFIG, METRICS
 from jointensor.runs.processes import finished_before, run_folder
 from jointensor.solvers.data_parallel import own_share
-from jointensor.training.checkpoint import Checkpoints
 from jointensor.training.fit import fit
-from jointensor.training.journal import Journal, Journals
 from jointensor.training.recipe import make_recipe
+from tests.training.test_state import Killed, slot_of
 
 RECIPES = {
     "paper": make_recipe("paper", rounds=2, refine_epochs=3, warm_epochs=2, batch_size=64),
     "default": make_recipe("default", restarts=1, refine_epochs=6, cycle=3, batch_size=64, cycle_gain=0.0),
     "gibbs": make_recipe("default", linear_solver="gibbs", burn_in=3, draws=4, refine_epochs=3, cycle=3),
 }
-
-
-class Killed(BaseException):
-    """As a kill would end a process: nothing of ours catches it."""
 
 
 @pytest.fixture(scope="module")
@@ -44,29 +39,13 @@ def parts():
     return split(make_joint((9, 8, 7), (2, 0), observed=300, noise=0.1, seed=3)[0], seed=0)
 
 
-def run_fit(parts, recipe, journal):
+def run_fit(parts, recipe, processes, slot=None):
     model = JointModel(parts.train.shape, (2, 3), linear="mean+bias+cp:2")
-    return fit(model, parts, recipe, seed=5, device="cpu", engine="reference", journal=journal)
-
-
-def journal_of(folder, processes, kill_after=None):
-    journal = Journals(Checkpoints(folder, 0.0), lambda: False, lambda note: None, processes).next()
-    write, written = journal.slot.write, []
-
-    def dying(data):
-        write(data)
-        written.append(data)
-        if len(written) == kill_after:
-            raise Killed
-
-    journal.slot.write = dying
-    return journal
+    return fit(model, parts, recipe, seed=5, device="cpu", engine="reference", processes=processes, checkpoint=slot)
 
 
 def test_a_joined_process_trains_as_one_that_is_alone(joined, parts):
-    alone, shared = (
-        run_fit(parts, RECIPES["default"], Journal(processes=processes)) for processes in (SINGLE_PROCESS, joined)
-    )
+    alone, shared = (run_fit(parts, RECIPES["default"], processes) for processes in (SINGLE_PROCESS, joined))
     assert [row.phase for row in shared.history] == [row.phase for row in alone.history]
     assert shared.history[-1].valid_loss == pytest.approx(alone.history[-1].valid_loss, rel=1e-3)
     assert not SINGLE_PROCESS.wire
@@ -76,15 +55,14 @@ def test_a_joined_process_trains_as_one_that_is_alone(joined, parts):
     "recipe", ["paper", pytest.param("default", marks=pytest.mark.slow), pytest.param("gibbs", marks=pytest.mark.slow)]
 )
 def test_a_shared_fit_killed_after_a_checkpoint_ends_as_one_that_was_not(joined, parts, recipe, tmp_path):
-    whole = run_fit(parts, RECIPES[recipe], Journal(processes=joined))
+    whole = run_fit(parts, RECIPES[recipe], joined)
     for kill in (10, 31):
         folder = tmp_path / str(kill)
         folder.mkdir()
         with pytest.raises(Killed):
-            run_fit(parts, RECIPES[recipe], journal_of(folder, joined, kill))
-        journal = journal_of(folder, joined)
-        again = run_fit(parts, RECIPES[recipe], journal)
-        assert journal.resumed_epochs > 0
+            run_fit(parts, RECIPES[recipe], joined, slot_of(folder, kill))
+        again = run_fit(parts, RECIPES[recipe], joined, slot_of(folder))
+        assert again.resumed_epochs > 0
         assert [row.phase for row in again.history] == [row.phase for row in whole.history]
         other = whole.model.state_dict()
         for name, value in again.model.state_dict().items():  # values of entries are taken from the tables again
@@ -93,9 +71,9 @@ def test_a_shared_fit_killed_after_a_checkpoint_ends_as_one_that_was_not(joined,
 
 def test_a_checkpoint_is_resumed_the_way_it_was_written(joined, parts, tmp_path):
     with pytest.raises(Killed):
-        run_fit(parts, RECIPES["paper"], journal_of(tmp_path, joined, 2))
+        run_fit(parts, RECIPES["paper"], joined, slot_of(tmp_path, 2))
     with pytest.raises(RunError, match="written by processes that torchrun had started"):
-        journal_of(tmp_path, SINGLE_PROCESS)
+        run_fit(parts, RECIPES["paper"], SINGLE_PROCESS, slot_of(tmp_path))
 
 
 def test_every_process_needs_an_entry(parts):

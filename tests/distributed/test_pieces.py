@@ -11,6 +11,7 @@ from jointensor.distributed.process_group import CPU, SINGLE_PROCESS, ProcessGro
 from jointensor.distributed.sharded_rows import _pack, _unpack
 from jointensor.errors import ConfigError, ProcessGroupError
 from jointensor.solvers.data_parallel import MANY, _own_plan, make_plan
+from jointensor.solvers.random_state import Generators
 from tests.distributed.launch import torchrun
 
 
@@ -89,8 +90,7 @@ def test_models_that_come_apart_are_an_error_and_rounding_is_evened_out(seen):
 def test_a_plan_takes_every_entry_once_and_batches_are_as_large_as_with_one_process(make, count, size, batch):
     plans = []
     for rank in range(size):
-        torch.manual_seed(3)
-        plans.append(make(count, batch, ProcessGroup(rank, size), CPU))
+        plans.append(make(count, batch, ProcessGroup(rank, size), Generators(CPU, 3)))
     for rank, plan in enumerate(plans):
         assert sorted(plan.order.tolist()) == list(range(len(range(rank, count, size))))
         assert [part.start for part, _ in plan.batches] == [0, *(part.stop for part, _ in plan.batches[:-1])]
@@ -102,12 +102,8 @@ def test_a_plan_takes_every_entry_once_and_batches_are_as_large_as_with_one_proc
 
 
 def test_the_plan_of_several_processes_has_the_batches_of_one():
-    torch.manual_seed(3)
-    order = torch.randperm(100)
-    plans = []
-    for rank in range(3):
-        torch.manual_seed(3)
-        plans.append(make_plan(100, 30, ProcessGroup(rank, 3), CPU))
+    order = torch.randperm(100, generator=Generators(CPU, 3).cpu)
+    plans = [make_plan(100, 30, ProcessGroup(rank, 3), Generators(CPU, 3)) for rank in range(3)]
     for step in range(4):
         places = [3 * int(k) + rank for rank, plan in enumerate(plans) for k in plan.order[plan.batches[step][0]]]
         assert sorted(places) == sorted(order[30 * step : 30 * (step + 1)].tolist())

@@ -28,9 +28,9 @@ from jointensor.training.checkpoint import Slot
 signals, after = [getattr(signal, name) for name in sys.argv.pop(1).split(",")], int(sys.argv.pop(1))
 write = Slot.write
 
-def write_and_signal(slot, state):
+def write_and_signal(slot, *given, **options):
     global after
-    write(slot, state)
+    write(slot, *given, **options)
     after -= 1
     if after == 0:
         for number in signals:

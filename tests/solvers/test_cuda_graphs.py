@@ -25,7 +25,7 @@ from jointensor.solvers.sgd import Descent, set_rate
 from jointensor.training.fit import fit
 from jointensor.training.recipe import Recipe, make_recipe
 from jointensor.training.trainer import Trainer
-from tests.training.test_journal import Killed, journals_of
+from tests.training.test_state import Killed, slot_of
 
 GPU = torch.device("cuda")
 STEPS = Recipe(batch_size=16, decay=0.01)  # 135 steps an epoch: pieces of more than one replay
@@ -66,7 +66,7 @@ def losses_of(trainer, descent, epochs, fixed=None):
 def test_a_replayed_descent_loses_what_a_plain_one_does(clear):
     """In another order, so the losses are alike, not equal: eight shuffles on the CPU were up to 6 % apart."""
     plain, replayed = started(clear), started(clear, device="cuda", engine="triton")
-    descents = [one.descent((one.model, 0.005)) for one in (plain, replayed)]
+    descents = [one.descent("it", (one.model, 0.005)) for one in (plain, replayed)]
     assert [type(one) for one in descents] == [Descent, GraphDescent]
     expected, found = (losses_of(*pair, epochs=4) for pair in zip((plain, replayed), descents, strict=True))
     assert found == pytest.approx(expected, rel=0.06)
@@ -78,7 +78,7 @@ def test_a_replayed_descent_loses_what_a_plain_one_does(clear):
 
 def test_a_descent_that_takes_long_is_compiled_and_loses_the_same(clear, monkeypatch):
     trainers = [started(clear, device="cuda", engine="triton") for _ in range(2)]
-    descents = [one.descent((one.model, 0.005)) for one in trainers]
+    descents = [one.descent("it", (one.model, 0.005)) for one in trainers]
     before = [losses_of(*pair, epochs=1) for pair in zip(trainers, descents, strict=True)]
     monkeypatch.setattr(graphs, "COMPILE_AFTER", math.inf)
     expected = losses_of(trainers[0], descents[0], epochs=3)
@@ -93,7 +93,7 @@ def test_a_descent_that_takes_long_is_compiled_and_loses_the_same(clear, monkeyp
 def test_what_the_other_half_says_is_read_anew_in_every_epoch(clear):
     """The fixed half lies where the recorded steps look for it: first all of the values, then none of them."""
     trainer = started(clear, device="cuda", engine="triton")
-    descent = trainer.descent((trainer.model, 1e-9))
+    descent = trainer.descent("it", (trainer.model, 1e-9))
     with torch.no_grad():
         own = trainer.model.score(trainer.train.indices)
     left = trainer.train.values - own
@@ -106,7 +106,7 @@ def test_what_the_other_half_says_is_read_anew_in_every_epoch(clear):
 
 def test_recorded_steps_take_the_rate_that_is_set_later(clear):
     trainer = started(clear, replace(STEPS, decay=0.0), device="cuda", engine="triton")
-    descent = trainer.descent((trainer.model, 0.01))
+    descent = trainer.descent("it", (trainer.model, 0.01))
     losses_of(trainer, descent, 1)
     before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
     set_rate(descent.optimizer, 0.0)
@@ -120,7 +120,7 @@ def test_recorded_steps_take_the_rate_that_is_set_later(clear):
 def test_a_module_that_waits_for_the_host_is_trained_without_a_graph(clear, monkeypatch):
     plain = started(clear, nonlinear=Waiting)
     waiting = started(clear, device="cuda", engine="triton", nonlinear=Waiting)
-    descents = [one.descent((one.model, 0.005)) for one in (plain, waiting)]
+    descents = [one.descent("it", (one.model, 0.005)) for one in (plain, waiting)]
     expected, found = (losses_of(*pair, epochs=4) for pair in zip((plain, waiting), descents, strict=True))
     assert descents[1].unrecorded
     assert descents[1].single is None
@@ -246,15 +246,14 @@ def test_a_model_that_was_trained_on_a_gpu_can_move_to_the_cpu(clear, trained):
 def test_a_fit_that_was_killed_on_a_gpu_goes_on_there(clear, tmp_path):
     recipe = make_recipe("default", refine_epochs=8, fall_back=False)
 
-    def fitted(journals):
+    def fitted(slot):
         model = JointModel(clear.train.shape, (2, 8), linear="mean+bias+cp:2")
-        return fit(model, clear, recipe, device="cuda", journal=journals.next())
+        return fit(model, clear, recipe, device="cuda", checkpoint=slot)
 
     with pytest.raises(Killed):
-        fitted(journals_of(tmp_path, kill_after=20))
-    journals = journals_of(tmp_path)
-    resumed = fitted(journals)
-    assert 0 < journals.resumed_epochs < len(resumed.history)
+        fitted(slot_of(tmp_path, kill_after=20))
+    resumed = fitted(slot_of(tmp_path))
+    assert 0 < resumed.resumed_epochs < len(resumed.history)
     expected = fit(JointModel(clear.train.shape, (2, 8), linear="mean+bias+cp:2"), clear, recipe, device="cuda")
     errors = [rmse(one.predict(clear.test.indices), clear.test.values) for one in (resumed, expected)]
     assert errors[0] < 1.2 * errors[1] + 0.01 * float(clear.test.values.std())
@@ -278,7 +277,7 @@ def test_where_there_is_no_memory_to_record_steps_they_are_taken_one_by_one(clea
         raise torch.AcceleratorError("CUDA error: out of memory")
 
     trainers = [started(clear, device="cuda", engine="triton") for _ in range(2)]
-    descents = [one.descent((one.model, 0.005)) for one in trainers]
+    descents = [one.descent("it", (one.model, 0.005)) for one in trainers]
     monkeypatch.setattr(descents[1], "_record", full)
     expected, found = (losses_of(*pair, epochs=3) for pair in zip(trainers, descents, strict=True))
     assert [one.unrecorded for one in descents] == [False, True]

@@ -5,7 +5,10 @@ import pytest
 import torch
 
 from jointensor.evaluation.matching import match_factors
+from jointensor.solvers.random_state import Generators
 from jointensor.training.init_rank_one import Sample, rank_one_components
+
+CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +32,7 @@ def test_components_of_a_full_matrix_are_its_leading_singular_vectors():
     rng = np.random.default_rng(0)
     left, right = (np.linalg.qr(rng.standard_normal((size, 4)))[0] for size in (60, 50))
     matrix = (left * [100.0, 50.0, 20.0, 5.0]) @ right.T
-    found = rank_one_components(sample(matrix), empty(2), (60, 50), 3)
+    found = rank_one_components(sample(matrix), empty(2), (60, 50), 3, Generators(CPU, 0))
     assert [tuple(table.shape) for table in found] == [(60, 3), (50, 3)]
     u, _, vt = np.linalg.svd(matrix)
     for r in range(3):
@@ -42,7 +45,9 @@ def test_planted_components_are_found_from_a_third_of_the_cells():
     truth = [rng.standard_normal((24, 3)) * [1.5, 1.2, 1.0] for _ in range(3)]
     dense = np.einsum("ar,br,cr->abc", *truth)
     keep = rng.permutation(dense.size)
-    found = rank_one_components(sample(dense, keep[:4600]), sample(dense, keep[4600:5000]), dense.shape, 3)
+    found = rank_one_components(
+        sample(dense, keep[:4600]), sample(dense, keep[4600:5000]), dense.shape, 3, Generators(CPU, 0)
+    )
     assert match_factors(found, truth).congruence.min() > 0.95
 
 
@@ -50,7 +55,7 @@ def test_a_rank_one_tensor_is_explained_by_one_component_of_balanced_size():
     rng = np.random.default_rng(2)
     truth = [rng.standard_normal((size, 1)) + 2 for size in (30, 25, 20)]
     dense = np.einsum("ar,br,cr->abc", *truth)
-    found = rank_one_components(sample(dense), empty(3), dense.shape, 1)
+    found = rank_one_components(sample(dense), empty(3), dense.shape, 1, Generators(CPU, 0))
     explained = np.einsum("ar,br,cr->abc", *found)
     assert np.linalg.norm(dense - explained) < 0.02 * np.linalg.norm(
         dense
@@ -63,8 +68,8 @@ def test_a_component_that_does_not_validate_ends_the_search():
     rng = np.random.default_rng(3)
     noise = sample(rng.standard_normal((12, 11, 10)))
     zeros = Sample(noise.indices[:100], torch.zeros(100))
-    assert rank_one_components(noise, zeros, (12, 11, 10), 2) == []
-    assert rank_one_components(noise, empty(3), (12, 11, 10), 2)[0].shape == (12, 2)
+    assert rank_one_components(noise, zeros, (12, 11, 10), 2, Generators(CPU, 0)) == []
+    assert rank_one_components(noise, empty(3), (12, 11, 10), 2, Generators(CPU, 0))[0].shape == (12, 2)
 
 
 def test_labels_without_entries_get_zero_rows():
@@ -72,6 +77,6 @@ def test_labels_without_entries_get_zero_rows():
     indices = np.argwhere(np.ones((6, 5)))
     indices = indices[indices[:, 0] != 2]
     values = torch.as_tensor(dense[tuple(indices.T)], dtype=torch.float32)
-    found = rank_one_components(Sample(torch.as_tensor(indices), values), empty(2), (6, 5), 1)
+    found = rank_one_components(Sample(torch.as_tensor(indices), values), empty(2), (6, 5), 1, Generators(CPU, 0))
     assert found[0][2].item() == 0
     assert (found[0][[0, 1, 3, 4, 5]] != 0).all()

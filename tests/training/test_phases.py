@@ -9,11 +9,12 @@ import torch
 
 from jointensor.metrics import rmse
 from jointensor.models.joint import JointModel
+from jointensor.solvers.entries import Entries
 from jointensor.solvers.failures import BudgetError, DivergedError
 from jointensor.training.fit import fit
 from jointensor.training.init import Levels
-from jointensor.training.phases import alternate, guess_components, refine, train, warm_start
-from jointensor.training.trainer import Entries, Trainer
+from jointensor.training.phases import alternate, init_components, refine, train, warm_start
+from jointensor.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 
@@ -87,7 +88,7 @@ def test_the_warm_start_trains_the_first_half_only_and_keeps_no_state(parts, sho
     warm_start(trainer)
     assert [changed for _, changed, _ in watch.rows] == [{first}] * short.warm_epochs
     assert [row.best for row, _, _ in watch.rows] == [False] * short.warm_epochs
-    assert trainer.best_state is None
+    assert trainer.state.best_state is None
 
 
 def test_refinement_trains_both_halves(parts, short):
@@ -149,14 +150,14 @@ def test_the_warm_start_fits_the_values_less_the_level_of_the_network(parts, sho
     trainer = make_trainer(parts, recipe)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
-        guess_components(trainer)
+        init_components(trainer)
     model = JointModel(parts.train.shape, (2, 0))
     model.multilinear.load_state_dict(trainer.model.multilinear.state_dict())
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         warm_start(trainer)
-    target = trainer.train.values - trainer.levels.nonlinear
-    assert trainer.levels.nonlinear > 0
+    target = trainer.train.values - trainer.state.levels.nonlinear
+    assert trainer.state.levels.nonlinear > 0
     ((model(trainer.train.indices) - target) ** 2).mean().backward()
     with torch.no_grad():
         for found, parameter in zip(trainer.model.linear_parameters(), model.linear_parameters(), strict=True):
@@ -172,11 +173,11 @@ def test_an_epoch_visits_every_entry_once_in_a_new_order(parts, short):
             seen.append(indices.clone())
         return trainer.model.score(indices)
 
-    optimizer = trainer.descent((trainer.model, 1e-9))
+    optimizer = trainer.descent("it", (trainer.model, 1e-9))
     orders = []
     for _ in range(2):
         seen.clear()
-        trainer.epoch(score, trainer.fix(lambda indices: torch.zeros(len(indices))), optimizer, "refine")
+        trainer.epoch(score, trainer.freeze(lambda indices: torch.zeros(len(indices))), optimizer, "refine")
         assert [len(batch) for batch in seen] == [50] * 7 + [10]
         orders.append(torch.cat(seen).tolist())
     assert sorted(orders[0]) == sorted(orders[1]) == sorted(trainer.train.indices.tolist())
@@ -186,7 +187,7 @@ def test_an_epoch_visits_every_entry_once_in_a_new_order(parts, short):
 def test_refinement_goes_on_from_the_best_state(parts, short):
     trainer = make_trainer(parts, replace(short, refine_epochs=0))
     alternate(trainer)
-    best = {name: value.clone() for name, value in trainer.best_state.items()}
+    best = {name: value.clone() for name, value in trainer.state.best_state.items()}
     with torch.no_grad():
         for parameter in trainer.model.parameters():
             parameter.fill_(7.0)
@@ -221,16 +222,16 @@ def test_naive_training_and_models_of_one_half_refine_only(parts, short, rank, t
 def test_alternation_stops_by_the_rule_at_the_end_of_a_round(parts, short):
     trainer = make_trainer(parts, replace(short, tolerance=10.0, rounds=9, epochs_per_turn=2))
     alternate(trainer)
-    assert max(row.round for row in trainer.history) == 2  # the first round has nothing to be compared with
-    assert len(trainer.history) == 2 * 4
+    assert max(row.round for row in trainer.state.history) == 2  # the first round has nothing to be compared with
+    assert len(trainer.state.history) == 2 * 4
 
 
 def test_patience_stops_refinement_that_gets_worse(parts, short):
     trainer = make_trainer(parts, replace(short, patience=3, refine_epochs=50))
     trainer.valid = Entries(trainer.train.indices, -trainer.train.values)  # what is learnt is wrong here
     refine(trainer)
-    figures = [row.valid_loss for row in trainer.history]
-    assert trainer.converged
+    figures = [row.valid_loss for row in trainer.state.history]
+    assert trainer.state.converged
     assert len(figures) == figures.index(min(figures)) + 1 + 3 < 50
 
 
@@ -240,18 +241,20 @@ def test_the_best_state_is_kept_bit_for_bit(parts, short):
     trainer.valid = Entries(trainer.train.indices, -trainer.train.values)  # what is learnt is wrong here
     trainer.on_epoch = lambda row: states.append(copies(trainer.model.state_dict().values()))
     train(trainer)
-    figures = [math.inf if row.phase == "warm start" else row.valid_loss for row in trainer.history]
+    figures = [math.inf if row.phase == "warm start" else row.valid_loss for row in trainer.state.history]
     best = figures.index(min(figures))
     assert best != len(figures) - 1
-    assert same(states[best], trainer.best_state.values())
-    assert [row.best for row in trainer.history] == [x < min([math.inf, *figures[:k]]) for k, x in enumerate(figures)]
+    assert same(states[best], trainer.state.best_state.values())
+    assert [row.best for row in trainer.state.history] == [
+        x < min([math.inf, *figures[:k]]) for k, x in enumerate(figures)
+    ]
 
 
 def test_guessed_components_take_the_place_of_random_ones_unless_the_start_is_raw(clear, short):
     for start, guessed in (("data", True), ("raw", False)):
         trainer = make_trainer(clear, replace(short, start=start))
         before = copies(trainer.model.linear_factors)
-        guess_components(trainer)
+        init_components(trainer)
         assert same(before, trainer.model.linear_factors) != guessed
 
 
@@ -262,21 +265,21 @@ def test_guesses_that_only_fit_their_training_entries_are_not_taken(clear, short
     for name in ("train", "valid"):
         indices = getattr(trainer, name).indices
         setattr(trainer, name, Entries(indices, torch.randn(len(indices), generator=generator)))
-    trainer.levels = Levels(0.0, 0.0)
+    trainer.state.levels = Levels(0.0, 0.0)
     before = copies(trainer.model.linear_factors)
-    guess_components(trainer)
+    init_components(trainer)
     assert same(before, trainer.model.linear_factors)
 
 
 def test_guessed_components_explain_more_than_random_ones(clear, short):
     trainer = make_trainer(clear, short)
-    target = trainer.train.values - trainer.levels.nonlinear
+    target = trainer.train.values - trainer.state.levels.nonlinear
 
     def error():
         return rmse(trainer.model.multilinear(trainer.train.indices).detach(), target)
 
     before = error()
-    guess_components(trainer)
+    init_components(trainer)
     assert error() < 0.8 * min(before, float(target.square().mean().sqrt()))
 
 
@@ -284,7 +287,7 @@ def test_a_deadline_in_the_past_ends_training_before_the_next_epoch(parts, short
     trainer = make_trainer(parts, short, deadline=0.0)
     with pytest.raises(BudgetError):
         refine(trainer)
-    assert trainer.history == []
+    assert trainer.state.history == []
 
 
 def test_a_loss_that_is_not_finite_ends_training(parts, short):

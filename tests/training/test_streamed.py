@@ -20,7 +20,7 @@ from jointensor.solvers.streamed_entries import StreamedEntries
 from jointensor.training.fit import fit
 from jointensor.training.recipe import make_recipe
 from jointensor.training.streamed import FIXED, StreamedDescent, StreamedTrainer, check_streamed, fit_streamed
-from tests.training.test_journal import Killed, journals_of
+from tests.training.test_state import Killed, slot_of
 
 SHAPE = (20, 18, 15, 6)
 
@@ -78,7 +78,7 @@ def test_sweeps_from_disk_are_those_in_memory(dealt, parts, engine, spec, memory
 def test_a_fixed_half_is_evaluated_once_and_kept_on_disk(dealt, parts):
     trainer = _trainer(dealt, parts)
     trainer.start()
-    fixed = trainer.fix(trainer.model.nonlinear)
+    fixed = trainer.freeze(trainer.model.nonlinear)
     assert fixed.train == FIXED
     for block in trainer.train.blocks(FIXED):
         said = evaluate_in_batches(trainer.model.nonlinear, torch.from_numpy(block.indices).long(), 512)
@@ -112,9 +112,10 @@ def test_an_epoch_sees_every_entry_once_in_another_order_each_time(dealt, parts)
         streamed.shards.write_column(k, FIXED.name, streamed.shards.read(k).values * 2)
     wanted = {(*map(int, i), float(v)) for i, v in zip(parts.train.indices, parts.train.values, strict=True)}
     orders = []
-    for fixed in (Fixed(FIXED), Fixed(FIXED)):
+    descent = Watched(optimizer, make_loss("squared"), 100)
+    for _ in range(2):
         seen.clear()
-        Watched(optimizer, make_loss("squared"), 100).epoch(lambda i: i, fixed, streamed)
+        descent.epoch(lambda i: i, Fixed(FIXED), streamed)
         indices, values, rest = (np.concatenate(column) for column in zip(*seen, strict=True))
         np.testing.assert_array_equal(rest, 2 * values)
         assert len(values) == len(wanted)
@@ -217,10 +218,9 @@ def test_a_fit_from_disk_that_is_interrupted_ends_with_the_same_bits(dealt, part
     )  # fmt: skip
     bias = fit_bias(parts.train, parts.valid)
 
-    def run(journals=None):
+    def run(slot=None):
         model = JointModel(SHAPE, (2, 2), linear="mean+bias+cp:2")
-        journal = None if journals is None else journals.next()
-        fitted = fit_streamed(model, dealt, recipe, bias, seed=2, systems=10**8, batch=10**6, journal=journal)
+        fitted = fit_streamed(model, dealt, recipe, bias, seed=2, systems=10**8, batch=10**6, checkpoint=slot)
         return fitted.predict(parts.test.indices)
 
     wanted = run()
@@ -228,5 +228,5 @@ def test_a_fit_from_disk_that_is_interrupted_ends_with_the_same_bits(dealt, part
     folder.mkdir()
     for kill_after in (3, 20):  # within epochs
         with pytest.raises(Killed):
-            run(journals_of(folder, kill_after=kill_after))
-    np.testing.assert_array_equal(run(journals_of(folder)), wanted)
+            run(slot_of(folder, kill_after=kill_after))
+    np.testing.assert_array_equal(run(slot_of(folder)), wanted)

@@ -175,14 +175,6 @@ class ProcessGroup:
         """A number that is the same everywhere, made of torch's state without changing it."""
         return int.from_bytes(hashlib.sha256(torch.get_rng_state().numpy().tobytes()).digest()[:8], "little")
 
-    def same_random(self) -> None:
-        """Let all processes have torch's state of the first."""
-        if self.shared:
-            torch.set_rng_state(self.broadcast_(torch.get_rng_state().to(self.device)).cpu())
-            if self.device.type == "cuda":
-                state = torch.cuda.get_rng_state(self.device).to(self.device)
-                torch.cuda.set_rng_state(self.broadcast_(state).cpu(), self.device)
-
     @contextmanager
     def own_random(self, *key: int) -> Iterator[None]:
         """Torch's state set to one that belongs to this process and a key; put back afterwards."""

@@ -213,7 +213,8 @@ class OnDisk:
 
     def fit(self, model: JointModel, recipe: Recipe, bias: Tables, **options: Any) -> Fit:
         """Train on the training entries."""
-        options.pop("device")  # the CPU, see check_on_disk
+        for name in ("device", "processes"):  # one process on the CPU, see check_on_disk
+            options.pop(name)
         plan = self.plan
         return fit_streamed(model, self.shards, recipe, bias, systems=plan.systems, batch=plan.batch, **options)
 

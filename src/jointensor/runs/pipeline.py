@@ -48,7 +48,6 @@ from jointensor.runs.scoring import Entries, calibrate_on, score
 from jointensor.runs.train import SEARCH_STORE, Context, train_fit, train_search
 from jointensor.training.checkpoint import Checkpoints
 from jointensor.training.fit import pick_device
-from jointensor.training.journal import Journals
 
 BASELINES = ("mean", "bias", "tables", "interp")
 """Baselines of ``metrics.json``; those that were not fitted have no figures."""
@@ -105,9 +104,8 @@ def _options_of_unfinished(path: Path) -> dict[str, Any]:
 def _fill(path: Path, config: RunConfig, listener: Listener, processes: ProcessGroup) -> RunResult | None:
     """The stages of a run, in order."""
     checkpoints = Checkpoints(path / CHECKPOINTS, config.checkpoint_every) if processes.first else None
-    journals = Journals(checkpoints, listener.stopping, listener.on_note, processes)
     begin = time.monotonic() - processes.decide(lambda: checkpoints.elapsed if checkpoints else 0.0)
-    context = Context(path, config, listener, processes, journals, begin)
+    context = Context(path, config, listener, processes, begin, checkpoints)
     stages = Stages()
     with tidy(path / CHECKPOINTS):
         dataset = read_and_split(context, stages)

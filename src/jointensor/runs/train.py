@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,8 @@ from jointensor.runs.folder import CHECKPOINTS
 from jointensor.runs.residuals import RESIDUAL_FOLDS, stack_on_residuals
 from jointensor.runs.result import Trained
 from jointensor.search.search import search
+from jointensor.training.checkpoint import Checkpoints
 from jointensor.training.fit import Fit, fit, pick_device
-from jointensor.training.journal import Journals
 from jointensor.training.recipe import make_recipe
 from jointensor.training.schedule import schedule_of
 
@@ -44,20 +44,33 @@ class Context:
     config: RunConfig
     listener: Listener
     processes: ProcessGroup
-    journals: Journals
     begin: float
     """By the monotonic clock; earlier parts of a resumed run are counted in."""
+    checkpoints: Checkpoints | None = None
+    """``None`` in all processes but the first."""
+    fits: list[Fit] = field(default_factory=list)
+    """Fits so far."""
 
-    def options(self) -> dict[str, Any]:
-        """Options of the next fit."""
+    def fit(self, make: Callable[..., Fit], *given: Any, **more: Any) -> Fit:
+        """The next fit of the run, with the options of the run and its own checkpoints."""
         config = self.config
-        return {
+        options = {
             "seed": config.seed,
             "device": config.device,
             "budget": config.left(self.begin),
             "engine": config.engine,
-            "journal": self.journals.next(),
+            "on_note": self.listener.on_note,
+            "checkpoint": None if self.checkpoints is None else self.checkpoints.next(),
+            "stopping": self.listener.stopping,
+            "processes": self.processes,
         }
+        self.fits.append(make(*given, **options, **more))
+        return self.fits[-1]
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a fit was stopped."""
+        return any(one.stopped for one in self.fits)
 
     def note(self, *notes: str) -> None:
         """Tell the user."""
@@ -71,13 +84,10 @@ def train_fit(run: Context, dataset: Dataset, baselines: dict[str, Predictor]) -
     recipe = make_recipe(config.recipe, **config.recipe_changes)
     model = make_model(config, recipe, dataset.modes)
     run.note(repr(model))
-    callbacks = {"on_epoch": run.listener.on_epoch, "on_note": run.listener.on_note}
-    fitted = dataset.fit(model, recipe, baselines["bias"], **run.options(), **callbacks)  # type: ignore[arg-type]
+    fitted = run.fit(dataset.fit, model, recipe, baselines["bias"], on_epoch=run.listener.on_epoch)
     run.note(*fitted.notes)
     judged, notes, fits = _with_residual_models(run, dataset, fitted)
-    again = (
-        config.refit and fitted.returned == "joint" and isinstance(judged, JointPredictor) and not run.journals.stopped
-    )
+    again = config.refit and fitted.returned == "joint" and isinstance(judged, JointPredictor) and not run.stopped
     refitted = _fit_all_entries(run, dataset, fitted) if again else None
     kept: JointPredictor | Ensemble = judged if refitted is None else refitted.predictor
     return Trained(
@@ -100,8 +110,8 @@ def train_fit(run: Context, dataset: Dataset, baselines: dict[str, Predictor]) -
         history=fitted.history,
         notes=[*fitted.notes, *notes],
         joint=None if fitted.returned == "joint" else replace(fitted.predictor, returned="joint"),
-        interrupted=run.journals.stopped,
-        resumed_epochs=run.journals.resumed_epochs,
+        interrupted=run.stopped,
+        resumed_epochs=sum(one.resumed_epochs for one in run.fits),
     )
 
 
@@ -151,14 +161,14 @@ def _with_residual_models(
 ) -> tuple[JointPredictor | Ensemble, list[str], int]:
     """The fitted model with residual models stacked on it, what they reduced, and how many fits that took."""
     blocks = residual_blocks(run.config, fitted, dataset)
-    if not blocks or fitted.returned != "joint" or run.journals.stopped:
+    if not blocks or fitted.returned != "joint" or run.stopped:
         return fitted.predictor, [], 1
     assert isinstance(dataset, InMemory)  # check_on_disk refuses these blocks
     run.note(f"fitting {RESIDUAL_FOLDS} more times, for residuals of held-out entries")
 
     def fit_again(parts: Split) -> Fit:
         model = make_model(run.config, fitted.recipe, dataset.modes)
-        return fit(model, parts, fitted.recipe, **run.options())
+        return run.fit(fit, model, parts, fitted.recipe)
 
     stacked, gains = stack_on_residuals(fitted, dataset.parts, blocks, fit_again, run.config.seed)
     notes = [f"{name} reduced the held-out squared error by {gain:.1%}" for name, gain in gains]
@@ -180,9 +190,9 @@ def _fit_all_entries(run: Context, dataset: Dataset, fitted: Fit) -> Fit | None:
     run.note("training once more on all entries")
     everything = split(dataset.reading.tensor, test=0.0, valid=0.0, seed=run.config.split_seed)
     model = make_model(run.config, fitted.recipe, dataset.modes)
-    again = fit(model, everything, schedule_of(fitted), on_epoch=run.listener.on_epoch, **run.options())
-    if (again.failed and not fitted.failed) or run.journals.stopped:
-        why = "was stopped" if run.journals.stopped else f"failed ({again.outcome})"
+    again = run.fit(fit, model, everything, schedule_of(fitted), on_epoch=run.listener.on_epoch)
+    if (again.failed and not fitted.failed) or run.stopped:
+        why = "was stopped" if run.stopped else f"failed ({again.outcome})"
         run.note(f"training on all entries {why}; the evaluated model is kept")
         return None
     return again

@@ -20,7 +20,7 @@ from jointensor.kernels.triton_adam import adam_step
 from jointensor.models.joint import LINKS, is_out_of_memory
 from jointensor.solvers.entries import Entries, Fixed, Half
 from jointensor.solvers.losses import Loss
-from jointensor.solvers.sgd import Descent, Inside
+from jointensor.solvers.sgd import Descent, Position
 
 WARM = 3
 """Steps before recording: libraries set themselves up in them. They are steps of training like all others."""
@@ -122,7 +122,7 @@ class GraphDescent(Descent):
     spent: float = 0.0
     """Seconds of the epochs so far."""
 
-    def epoch(self, half: Half, fixed: Fixed, train: Entries, inside: Inside | None = None) -> float:
+    def epoch(self, half: Half, fixed: Fixed, train: Entries, position: Position | None = None) -> float:
         """One shuffled pass; the mean loss of the batches as they came."""
         begin, entries = time.perf_counter(), len(train)
         size = min(self.batch_size, entries)
@@ -132,7 +132,8 @@ class GraphDescent(Descent):
             self.compile()
         given = self.buffers
         given["rest"].copy_(fixed.train) if isinstance(fixed.train, Tensor) else given["rest"].fill_(fixed.train)
-        given["order"].copy_(torch.randperm(entries, device=train.values.device, dtype=torch.int32))
+        generator, device = self.generators.local, train.values.device
+        given["order"].copy_(torch.randperm(entries, device=device, dtype=torch.int32, generator=generator))
         given["total"].zero_()
         given["position"].zero_()
         for first, last in self.pieces(entries // size):

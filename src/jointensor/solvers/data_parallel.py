@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,8 +15,8 @@ from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.errors import ConfigError, ProcessGroupError
 from jointensor.models.joint import LINKS, JointModel
 from jointensor.solvers.entries import Entries, Fixed, Half
-from jointensor.solvers.random_state import random_state
-from jointensor.solvers.sgd import PIECES, Descent, Inside, shuffled
+from jointensor.solvers.random_state import Generators, RandomState, seed_of
+from jointensor.solvers.sgd import Descent, Position, shuffled
 
 MANY = 1 << 25
 """Entries beyond which every process shuffles its own."""
@@ -39,18 +38,18 @@ class SharedDescent(Descent):
 
     processes: ProcessGroup = SINGLE_PROCESS
 
-    def epoch(self, half: Half, fixed: Fixed, train: Entries, inside: Inside | None = None) -> float:
+    def epoch(self, half: Half, fixed: Fixed, train: Entries, position: Position | None = None) -> float:
         """One shuffled pass over the entries of all; the mean loss of the batches as they came."""
         processes, device = self.processes, train.values.device
         entries = int(processes.sum(len(train))[0])
-        plan = make_plan(entries, self.batch_size, processes, device, inside)
-        total = torch.tensor(inside["total"] if inside and processes.first else 0.0, device=device)
+        plan = make_plan(entries, self.batch_size, processes, self.generators, position)
+        total = torch.tensor(position.total if position and processes.first else 0.0, device=device)
 
         def after(piece: int) -> None:
             (whole,) = processes.sum(float(total))
-            self.pause(piece / PIECES, {"piece": piece, "total": whole, "random": plan.began})
+            self.pause(Position(piece, whole, plan.began))
 
-        for first, last in self.pieces(len(plan.batches), inside["piece"] if inside else 0, after):
+        for first, last in self.pieces(len(plan.batches), position.piece if position else 0, after):
             with processes.own_random(plan.seed, first):  # what the network drops out
                 for own, whole in plan.batches[first:last]:
                     total += self._shared_step(half, fixed, train, plan.order[own], whole)
@@ -79,51 +78,47 @@ class Plan(NamedTuple):
     batches: list[tuple[slice, int]]
     """Of every batch, where this process's part is in that order, and how many entries all have of it."""
     seed: int
-    began: dict[str, Tensor]
+    began: RandomState
     """The random state it was made from."""
 
 
 def make_plan(
-    count: int, batch_size: int, processes: ProcessGroup, device: torch.device, inside: Inside | None = None
+    count: int, batch_size: int, processes: ProcessGroup, generators: Generators, position: Position | None = None
 ) -> Plan:
     """Shuffle ``count`` entries, of which every process has its share; the same order for all, where they are few.
 
     Of very many, every process shuffles its own, so that nobody needs memory for all.
     """
     if count > MANY:
-        return _own_plan(count, batch_size, processes, device, inside)
-    order, began = shuffled(count, device, inside)
+        return _own_plan(count, batch_size, processes, generators, position)
+    order, began = shuffled(count, generators, position)
     mine = (order % processes.size == processes.rank).nonzero().squeeze(1)
-    starts = torch.arange(0, count + batch_size, batch_size, device=device)
+    starts = torch.arange(0, count + batch_size, batch_size, device=order.device)
     edges = torch.searchsorted(mine, starts).tolist()
     batches = [
         (slice(edges[k], edges[k + 1]), min(batch_size, count - first))
         for k, first in enumerate(range(0, count, batch_size))
     ]
-    return Plan(order[mine] // processes.size, batches, _seed(began), began)
+    return Plan(order[mine] // processes.size, batches, seed_of(began), began)
 
 
 def _own_plan(
-    count: int, batch_size: int, processes: ProcessGroup, device: torch.device, inside: Inside | None
+    count: int, batch_size: int, processes: ProcessGroup, generators: Generators, position: Position | None
 ) -> Plan:
-    began = inside["random"] if inside else random_state(device)
-    if not inside:
-        torch.rand(())  # the next epoch has another order
+    began = position.random if position else generators.state()
+    if not position:
+        torch.rand((), generator=generators.cpu)  # the next epoch has another order
     steps, shares = -(-count // batch_size), processes.shares(count)
-    with processes.own_random(_seed(began)):
-        order = torch.randperm(shares[processes.rank], device=device)
+    own = Generators(generators.device, processes.rank, seed_of(began))
+    order = torch.randperm(shares[processes.rank], device=own.device, generator=own.local)
 
     def part(step: int, share: int) -> slice:  # as many steps for all, though some have an entry more
         return slice(step * share // steps, (step + 1) * share // steps)
 
     sizes = [sum(len(range(share)[part(step, share)]) for share in shares) for step in range(steps)]
     return Plan(
-        order, [(part(step, shares[processes.rank]), sizes[step]) for step in range(steps)], _seed(began), began
+        order, [(part(step, shares[processes.rank]), sizes[step]) for step in range(steps)], seed_of(began), began
     )
-
-
-def _seed(state: dict[str, Tensor]) -> int:
-    return int.from_bytes(hashlib.sha256(state["cpu"].numpy().tobytes()).digest()[:8], "little")
 
 
 def sum_gradients(parameters: Sequence[Tensor], processes: ProcessGroup) -> None:

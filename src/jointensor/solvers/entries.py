@@ -43,22 +43,7 @@ class Entries:
 
 @dataclass
 class Fixed:
-    """The half that is not being trained: constants, evaluated once per turn."""
+    """Scores of the half that is not being trained: constants, evaluated once per turn."""
 
     train: Tensor | float = 0.0
     valid: Tensor | float = 0.0
-
-
-@dataclass
-class FixedHalf(Fixed):
-    """The same with the way to evaluate it again, for a fit that is resumed in the middle of a turn."""
-
-    evaluate: Callable[[], list[Tensor]] = list
-    """Scores of training and validation entries."""
-
-    def resumable(self) -> None:
-        """Nothing is written: the half is part of the model."""
-
-    def resume(self, _: None) -> None:
-        """Evaluate the half."""
-        self.train, self.valid = self.evaluate()

@@ -1,4 +1,4 @@
-"""How a start can end before its training does, and how that is seen early."""
+"""Failure detection: the ways in which a start ends before its training does."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-CONSTANT = 1e-6
-"""Predictions that spread less than this share of the values' spread are constant."""
+CONSTANT_TOLERANCE = 1e-6
+"""Predictions whose standard deviation is less than this share of that of the values are constant."""
 
 DEAD_AFTER = 3
-"""Epochs of constant predictions in a row before a start is called dead."""
+"""Epochs of constant predictions in a row after which a start is dead."""
 
 
 class DivergedError(ArithmeticError):
@@ -29,8 +29,12 @@ class BudgetError(Exception):
     """The time is up; the fit ends with the outcome ``budget`` and the best state so far."""
 
 
-class Checked(NamedTuple):
-    """What one look at the validation entries says."""
+class StoppedError(Exception):
+    """Someone asked to stop; the state was written, and the fit ends with the best state so far."""
+
+
+class Validation(NamedTuple):
+    """Figures of the validation entries after an epoch."""
 
     loss: float
     rfe: float
@@ -41,27 +45,28 @@ class Checked(NamedTuple):
     @property
     def constant(self) -> bool:
         """Whether the predictions do not vary, though the values do."""
-        return self.spread <= CONSTANT * self.value_spread and self.value_spread > 0
+        return self.spread <= CONSTANT_TOLERANCE * self.value_spread and self.value_spread > 0
 
 
 @dataclass
-class Probation:
-    """Sees early that a start is lost, so that a new one can be made.
+class FailureDetector:
+    """Detects early that a start has failed, so that a new one can be made.
 
     A constant prediction is an output that died: its gradients are zero and it does not come back.
     An RFE that has not been below 1 after ``epochs`` epochs is given up, unless ``epochs`` is 0.
     """
 
     epochs: int
+    """Epochs after which an RFE of 1 or more is a failure; 0: never."""
     seen: int = 0
     constant: int = 0
     lowest: float = math.inf
 
-    def report(self, checked: Checked) -> None:
-        """Raise when the start is lost."""
+    def report(self, validation: Validation) -> None:
+        """Raise when the start has failed."""
         self.seen += 1
-        self.constant = self.constant + 1 if checked.constant else 0
-        self.lowest = min(self.lowest, checked.rfe)
+        self.constant = self.constant + 1 if validation.constant else 0
+        self.lowest = min(self.lowest, validation.rfe)
         if self.constant >= DEAD_AFTER:
             raise DeadError
         if self.epochs and self.seen >= self.epochs and self.lowest >= 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -13,7 +13,7 @@ from jointensor.models.joint import LINKS, MIN_BATCH
 from jointensor.solvers.als import Als
 from jointensor.solvers.entries import Entries, Fixed, Half
 from jointensor.solvers.losses import Loss
-from jointensor.solvers.random_state import random_state, set_random_state
+from jointensor.solvers.random_state import Generators, RandomState
 
 
 class Optimizer(Protocol):
@@ -34,24 +34,48 @@ class Optimizer(Protocol):
         """Go on from that."""
 
 
-class Solver(Protocol):
+class Resumable(Protocol):
+    """Has a state beside the parameters of the model."""
+
+    def resumable(self) -> Any:
+        """That state: nested dictionaries, lists, numbers and tensors."""
+
+    def resume(self, state: Any) -> None:
+        """Continue from such a state."""
+
+
+class Solver(Resumable, Protocol):
     """Trains a half for one pass over the entries."""
 
     average: Average | None
     """Running mean of what is trained, which is what is validated and kept; ``None`` without one."""
 
-    def epoch(self, half: Half, fixed: Fixed, train: Entries, inside: Inside | None = None) -> float:
-        """One pass, or what is left of one; returns the mean loss of the training entries."""
+    def epoch(self, half: Half, fixed: Fixed, train: Entries, position: Position | None = None) -> float:
+        """One pass, or the rest of one from ``position`` on; returns the mean loss of the training entries."""
 
     def halve(self) -> bool:
         """Take half as much memory from now on; says whether that is possible."""
 
 
-Inside = dict[str, Any]
-"""Where in an epoch a fit was interrupted: the random state it began with, pieces done, their loss."""
-
 PIECES = 16
-"""How often in an epoch the running mean of the parameters is taken."""
+"""Pieces of an epoch: after each the running mean of the parameters is updated, and a checkpoint may be written."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """A point inside an epoch."""
+
+    piece: int
+    """Pieces that are done."""
+    total: float
+    """Sum of the losses of their entries."""
+    random: RandomState
+    """Random state at the beginning of the epoch, which its order comes from."""
+
+    @property
+    def share(self) -> float:
+        """Share of the epoch that is done."""
+        return self.piece / PIECES
 
 
 class Average:
@@ -115,19 +139,20 @@ class Descent:
     """Epochs within which the learning rate falls to zero, in a straight line; 0: it does not fall."""
     epochs: int = 0
     """Epochs so far."""
-    pause: Callable[[float, Inside], None] = lambda _, __: None
-    """Called between pieces, with the share of the epoch that is done and what is needed to go on from there."""
+    pause: Callable[[Position], None] = lambda _: None
+    """Called between pieces of an epoch."""
+    generators: Generators = field(default_factory=lambda: Generators(torch.device("cpu"), 0))
 
-    def epoch(self, half: Half, fixed: Fixed, train: Entries, inside: Inside | None = None) -> float:
+    def epoch(self, half: Half, fixed: Fixed, train: Entries, position: Position | None = None) -> float:
         """One shuffled pass; the mean loss of the batches as they came."""
         device, starts = train.values.device, range(0, len(train), self.batch_size)
-        order, began = shuffled(len(train), device, inside)
-        total = torch.tensor(inside["total"] if inside else 0.0, device=device)
+        order, began = shuffled(len(train), self.generators, position)
+        total = torch.tensor(position.total if position else 0.0, device=device)
 
         def after(piece: int) -> None:
-            self.pause(piece / PIECES, {"piece": piece, "total": float(total), "random": began})
+            self.pause(Position(piece, float(total), began))
 
-        for first, last in self.pieces(len(starts), inside["piece"] if inside else 0, after):
+        for first, last in self.pieces(len(starts), position.piece if position else 0, after):
             for start in starts[first:last]:
                 total += self._step(half, fixed, train, order[start : start + self.batch_size])
         return float(total) / len(train)
@@ -188,14 +213,14 @@ class Descent:
             self.average.settle()
 
 
-def shuffled(count: int, device: torch.device, inside: Inside | None) -> tuple[Tensor, dict[str, Tensor]]:
-    """The order of an epoch, ``(entries,)``, and the random state it came from; of one begun before, the same again."""
-    now = random_state(device)
-    began = inside["random"] if inside else now
-    set_random_state(began)
-    order = torch.randperm(count, device=device)
-    if inside:
-        set_random_state(now)
+def shuffled(count: int, generators: Generators, position: Position | None) -> tuple[Tensor, RandomState]:
+    """The order of an epoch, ``(entries,)``, and the random state it came from; the same again from a position."""
+    now = generators.state()
+    began = position.random if position else now
+    generators.set_state(began)
+    order = torch.randperm(count, device=generators.device, generator=generators.local)
+    if position:
+        generators.set_state(now)
     return order, began
 
 
@@ -218,14 +243,23 @@ class Exact:
     huber_delta: float
     average: Average | None = None
 
-    def epoch(self, half: Half, fixed: Fixed, train: Entries, inside: Inside | None = None) -> float:
+    def epoch(self, half: Half, fixed: Fixed, train: Entries, position: Position | None = None) -> float:
         """One sweep; the mean loss after it. ``half`` is the g that the sweeps are for."""
         targets = train.values - fixed.train
         self.als.sweep(targets, self._weights(targets))
         return self.als.processes.mean(self.loss.elementwise(self.als.total(), targets))
 
+    def resumable(self) -> dict[str, Any]:
+        """State of the exact solver beside the tables."""
+        return {"ridge": self.als.ridge, "als": self.als.resumable()}
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Continue from such a state."""
+        self.als.ridge = state["ridge"]
+        self.als.resume(state["als"])
+
     def halve(self) -> bool:
-        """Sweeps take the memory that they take."""
+        """The memory of a sweep is fixed."""
         return False
 
     def _weights(self, targets: Tensor) -> Tensor | None:

@@ -1,8 +1,8 @@
 """Checkpoints on disk: whole or not there, checked by their own name, the last two of every fit kept.
 
-A file is called ``fit-0.000012.<first digits of its SHA-256>.safetensors``: it is written beside its place, flushed and
-renamed, so that a name always stands for all of its bytes. What does not match its name is passed over for the one
-before.
+A file is called ``fit-0.000012.<first digits of its SHA-256>.safetensors``. It is written beside its place, flushed and
+renamed, so that a name always stands for all of its bytes. A file that does not match its name is skipped for the one
+before. Tensors are stored as safetensors, everything else as JSON; nothing is pickled.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -26,32 +26,60 @@ from jointensor.errors import RunError
 KEPT = 2
 """Checkpoints of a fit that are kept: the last good one, should the disk lose the newest."""
 
-KEYS = {"epochs", "points", "inside", "told", "model", "snapshots", "things", "random", "elapsed"}
-"""What a checkpoint holds."""
+CHECKSUM_DIGITS = 16
+"""Digits of the checksum in a file's name."""
 
-DIGITS = 16
-"""Of the checksum, in a file's name."""
+C = TypeVar("C", bound=type)
+
+_STORED: dict[str, type] = {}
 
 
-def pack(nested: Any, tensors: dict[str, Tensor]) -> Any:
-    """Nested dictionaries and lists as JSON, with the tensors in them moved to ``tensors`` under a number.
+def stored(kind: C) -> C:
+    """Register a dataclass whose objects may be part of a checkpoint; decorates it."""
+    _STORED[kind.__name__] = kind
+    return kind
 
+
+def pack(nested: Any, tensors: dict[str, Tensor], skip: str | None = None) -> Any:
+    """Dataclasses, dictionaries, lists and tuples as JSON, with their tensors moved to ``tensors`` under a number.
+
+    Parameters
+    ----------
+    nested
+        The object.
+    tensors
+        Filled with the tensors; one that occurs several times is stored once.
+    skip
+        Entries of dictionaries whose key begins with this are left out.
+
+    Examples
+    --------
     >>> import torch
     >>> kept = {}
     >>> unpack(pack({"a": [1, None], 2: torch.ones(2)}, kept), kept)
     {'a': [1, None], 2: tensor([1., 1.])}
     """
-    if isinstance(nested, Tensor):
-        name = str(len(tensors))
-        tensors[name] = nested.detach().cpu().contiguous().clone()
-        return {"tensor": name}
-    if isinstance(nested, dict):
-        return {"dict": [[pack(key, tensors), pack(value, tensors)] for key, value in nested.items()]}
-    if isinstance(nested, tuple):
-        return {"tuple": [pack(one, tensors) for one in nested]}
-    if isinstance(nested, list):
-        return [pack(one, tensors) for one in nested]
-    return nested
+    numbers: dict[int, str] = {}
+
+    def packed(one: Any) -> Any:
+        if isinstance(one, Tensor):
+            if id(one) not in numbers:
+                numbers[id(one)] = str(len(tensors))
+                tensors[numbers[id(one)]] = one.detach().cpu().contiguous().clone()
+            return {"tensor": numbers[id(one)]}
+        if is_dataclass(one):
+            values = {part.name: packed(getattr(one, part.name)) for part in fields(one)}
+            return {"object": [type(one).__name__, values]}
+        if isinstance(one, dict):
+            kept = {k: v for k, v in one.items() if skip is None or not (isinstance(k, str) and k.startswith(skip))}
+            return {"dict": [[packed(key), packed(value)] for key, value in kept.items()]}
+        if isinstance(one, tuple):
+            return {"tuple": [packed(part) for part in one]}
+        if isinstance(one, list):
+            return [packed(part) for part in one]
+        return one
+
+    return packed(nested)
 
 
 def unpack(packed: Any, tensors: dict[str, Tensor]) -> Any:
@@ -63,6 +91,8 @@ def unpack(packed: Any, tensors: dict[str, Tensor]) -> Any:
     ((kind, inner),) = packed.items()
     if kind == "tensor":
         return tensors[inner]
+    if kind == "object":
+        return _STORED[inner[0]](**{name: unpack(value, tensors) for name, value in inner[1].items()})
     if kind == "tuple":
         return tuple(unpack(one, tensors) for one in inner)
     return {unpack(key, tensors): unpack(value, tensors) for key, value in inner}
@@ -76,66 +106,75 @@ class Slot:
     name: str
     every: float
     """Seconds from one checkpoint to the next."""
-    elapsed: Callable[[], float]
-    """Seconds since the run began, earlier tries counted in."""
-    last: float = field(default_factory=time.monotonic)
+    elapsed: Callable[[], float] = lambda: 0.0
+    """Seconds since the run began, earlier tries included."""
+    clock: Callable[[], float] = time.monotonic
+    last: float = field(init=False)
+    """When the last one was written, or looked for."""
     number: int = 0
+
+    def __post_init__(self) -> None:
+        self.last = self.clock()
 
     @property
     def due(self) -> bool:
         """Whether it is time for the next one."""
-        return time.monotonic() - self.last >= self.every
+        return self.clock() - self.last >= self.every
 
-    def write(self, data: dict[str, Any]) -> None:
-        """Write one more, and remove all but the last few."""
-        whole = to_bytes({**data, "elapsed": self.elapsed()})
-        digest = hashlib.sha256(whole).hexdigest()[:DIGITS]
+    def write(self, state: Any, skip: str | None = None) -> None:
+        """Write one more, and remove all but the last few; ``skip`` as for :func:`pack`."""
+        whole = to_bytes(state, skip, elapsed=self.elapsed())
+        digest = hashlib.sha256(whole).hexdigest()[:CHECKSUM_DIGITS]
         self.number += 1
         path = self.folder / f"{self.name}.{self.number:06d}.{digest}.safetensors"
         write_bytes(path, whole)
         for old in self._files()[:-KEPT]:
             old.unlink(missing_ok=True)
-        self.last = time.monotonic()
+        self.last = self.clock()
 
-    def read(self) -> dict[str, Any] | None:
-        """The newest that is whole; ``None`` where there is none."""
+    def read(self) -> Any:
+        """The newest state that is whole; ``None`` where there is none."""
+        found = self._newest()
+        return None if found is None else from_bytes(*found)[0]
+
+    def elapsed_then(self) -> float:
+        """Seconds of the run when the newest was written; 0 where there is none."""
+        found = self._newest()
+        return 0.0 if found is None else from_bytes(*found)[1]
+
+    def _newest(self) -> tuple[bytes, str] | None:
         for path in reversed(self._files()):
             whole = path.read_bytes()
-            if hashlib.sha256(whole).hexdigest()[:DIGITS] != path.name.split(".")[2]:
-                continue
-            self.number = int(path.name.split(".")[1])
-            return from_bytes(whole, str(path))
+            if hashlib.sha256(whole).hexdigest()[:CHECKSUM_DIGITS] == path.name.split(".")[2]:
+                self.number = int(path.name.split(".")[1])
+                return whole, str(path)
         return None
 
     def _files(self) -> list[Path]:
         return sorted(self.folder.glob(f"{self.name}.??????.*.safetensors"))
 
 
-def to_bytes(data: dict[str, Any]) -> bytes:
+def to_bytes(state: Any, skip: str | None = None, *, elapsed: float = 0.0) -> bytes:
     """A checkpoint as it is written."""
     tensors: dict[str, Tensor] = {}
-    packed = pack(data, tensors)
-    return save(tensors, {"version": __version__, "data": json.dumps(packed)})
+    packed = pack(state, tensors, skip)
+    return save(tensors, {"version": __version__, "elapsed": repr(elapsed), "state": json.dumps(packed)})
 
 
-def from_bytes(whole: bytes, name: str) -> dict[str, Any]:
-    """The inverse of :func:`to_bytes`; ``name`` is for messages."""
+def from_bytes(whole: bytes, name: str) -> tuple[Any, float]:
+    """The inverse of :func:`to_bytes`: state and elapsed seconds; ``name`` is for messages."""
     try:
         length = int.from_bytes(whole[:8], "little")
         header = json.loads(whole[8 : 8 + length])["__metadata__"]
-        version, data = header["version"], json.loads(header["data"])
-        found: dict[str, Any] = unpack(data, load(whole))
-        missing = KEYS - set(found)
+        version = header["version"]
+        if version != __version__:
+            raise RunError(
+                f"{name} was written by version {version} of jointensor, this is {__version__}: resume with that one, "
+                "or remove the folder checkpoints of the run to start again"
+            )
+        return unpack(json.loads(header["state"]), load(whole)), float(header["elapsed"])
     except (SafetensorError, LookupError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise RunError(f"{name} is no checkpoint: {error}") from None
-    if missing:
-        raise RunError(f"{name} is no checkpoint: it has no {', '.join(sorted(missing))}")
-    if version != __version__:
-        raise RunError(
-            f"{name} was written by version {version} of jointensor, this is {__version__}: resume with that one, "
-            "or remove the folder checkpoints of the run to start again"
-        )
-    return found
 
 
 class Checkpoints:
@@ -145,9 +184,10 @@ class Checkpoints:
         self.folder, self.every = folder, every
         self.begin = time.monotonic()
         self.slots = 0
-        for stray in folder.glob(".writing-*"):  # what a kill in the middle of writing left
+        for stray in folder.glob(".writing-*"):  # left by a kill in the middle of writing
             _remove(stray)
-        self.before = max((found["elapsed"] for found in self._newest()), default=0.0)
+        names = {path.name.split(".")[0] for path in folder.glob("fit-*.safetensors")}
+        self.before = max((Slot(folder, name, every).elapsed_then() for name in names), default=0.0)
 
     @property
     def elapsed(self) -> float:
@@ -163,11 +203,6 @@ class Checkpoints:
         """Remove all of them: the run is finished."""
         for path in self.folder.glob("fit-*.safetensors"):
             path.unlink(missing_ok=True)
-
-    def _newest(self) -> list[dict[str, Any]]:
-        names = {path.name.split(".")[0] for path in self.folder.glob("fit-*.safetensors")}
-        found = [Slot(self.folder, name, self.every, lambda: 0.0).read() for name in sorted(names)]
-        return [one for one in found if one is not None]
 
 
 def _remove(folder: Path) -> None:

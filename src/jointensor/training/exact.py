@@ -1,122 +1,136 @@
 """The warm start by exact sweeps: Θ_L solved for several ridges, the one that validates best kept.
 
 With three or more modes and a ridge, zero is a local optimum of CP least squares, so the ridge grows to its
-full size over the first sweeps only. How much of it a tensor wants differs by a factor of 300 between
-dense counts and sparse ratings; sweeps are cheap enough to ask the validation entries.
+full size over the first sweeps only. The ridge that a tensor needs differs by a factor of 300 between
+dense counts and sparse ratings; sweeps are cheap enough to let the validation entries choose it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from itertools import chain
-from typing import NamedTuple
-
-import torch
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from jointensor.solvers.entries import Fixed
 from jointensor.solvers.sgd import Exact
-from jointensor.training.init_components import guess_components
-from jointensor.training.journal import Snapshot
+from jointensor.training.checkpoint import stored
+from jointensor.training.init_components import init_components
+from jointensor.training.state import Snapshot
 from jointensor.training.trainer import Trainer
 
-RISE = 4
+RIDGE_RISE_SWEEPS = 4
 """Sweeps in which the ridge grows, by a factor of √10 each."""
 
-AGAIN = 3
+SWEEPS_AGAIN = 3
 """Sweeps with every ridge from a solution for another target."""
 
+MAX_ENTRIES_ALWAYS_INITIALISED, MIN_COMPONENT_SPREAD = 500_000, 0.2
+"""Of more entries than this, components are initialised by rank-one fits only where sweeps from a random start found
+little: components with a smaller share of the values' spread. There, these fits take longer than the sweeps."""
 
-MANY, WEAK = 500_000, 0.2
-"""Entries above which rank-one guesses are made only where sweeps from a random start found little: components with a
-smaller share of the values' spread. There, guesses take longer than the sweeps."""
+MIN_GENERALISATION = 0.4
+"""Least ratio of validation to training variance that initial components explain; sweeps and validation follow."""
 
 
-BOLD = 0.4
-"""How much of what guesses explain they must explain of validation entries: those are asked once more after sweeps."""
+@stored
+@dataclass
+class Tried:
+    """Where the sweeps with one ridge ended."""
+
+    figure: float
+    ridge: float
+    saved: Snapshot
 
 
 def make_exact(trainer: Trainer) -> Exact | None:
-    """The exact solver of Θ_L; ``None`` where the recipe or the model does not allow it, see ``trainer.notes``."""
+    """The exact solver of Θ_L; ``None`` where the recipe or the model does not allow it, see the notes."""
     g, recipe = trainer.model.multilinear, trainer.recipe
-    if g is None or not recipe.solves:
+    if g is None or not recipe.solves or recipe.training != "alternating":
         return None
     if trainer.loss.name not in ("squared", "huber"):
-        trainer.notes.append(
-            f"the multilinear part is descended, not solved: the {trainer.loss.name} loss has no exact step"
-        )
+        trainer.note(f"the multilinear part is descended, not solved: the {trainer.loss.name} loss has no exact step")
         return None
     unsolved = [name for name, block in g.named_blocks.items() if not block.solvable]
     if unsolved:
-        trainer.notes.append(f"the multilinear part is descended, not solved: {unsolved[0]} has no exact step")
+        trainer.note(f"the multilinear part is descended, not solved: {unsolved[0]} has no exact step")
         return None
     exact = trainer.exact(g)
-    trainer.journal.watch(exact.als)
     exact.als.pull = recipe.pull
-    exact.als.ridge = trainer.ridge = _middle(recipe.ridges)  # until a warm start chooses
-    return exact
+    exact.als.ridge = _middle(recipe.ridges)  # until a warm start chooses
+    if trainer.state.ridge is None:
+        trainer.state.ridge = exact.als.ridge
+    return trainer.keep("exact", exact)
+
+
+@stored
+@dataclass
+class ExactWarmStart:
+    """Variables of :func:`solve_warm_start`."""
+
+    start: Snapshot | None = None
+    best: Tried | None = None
+    components: Snapshot | None = None
+    """Where rank-one fits lead; empty where there are none."""
+    smaller: list[float] | None = None
+    """Ridges that are tried once more, from the best solution."""
 
 
 def solve_warm_start(trainer: Trainer, solver: Exact, fixed: Fixed) -> float:
     """Solve Θ_L with the other half fixed, for every ridge of the recipe; ends at the best and returns its figure.
 
-    A random start can lose components, so rank-one guesses are tried as well. A small ridge can lead a start
-    astray where a larger one does not, so the smaller ones are also tried from the best solution, for as long as that
-    helps.
+    A random start can lose components, so an initialisation by rank-one fits is tried as well. A small ridge can lead
+    a start astray where a larger one does not, so the smaller ones are also tried from the best solution, for as long
+    as that helps.
     """
-    start = trainer.save(solver.als)
-    ridges = sorted(trainer.recipe.ridges) if len(trainer.valid) else [_middle(trainer.recipe.ridges)]
-    sweeps = trainer.recipe.sweeps
-    best = _best(_try(trainer, solver, fixed, start, ridge, sweeps, rise=True) for ridge in ridges)
-    best = _guessed(trainer, solver, fixed, start, best)
-    trainer.restore(solver.als, best.saved)
-    lost = trainer.journal.decide(solver.als.collapsed)
-    smaller = [] if lost else [ridge for ridge in ridges if ridge < best.ridge]  # zero stays zero
-    for ridge in reversed(smaller):
-        again = _try(trainer, solver, fixed, best.saved, ridge, sweeps, rise=False)
-        if not again.figure < best.figure:
-            break
-        best = again
+    recipe, als = trainer.recipe, solver.als
+    ridges = sorted(recipe.ridges) if len(trainer.valid) else [_middle(recipe.ridges)]
+    with trainer.enter(ExactWarmStart) as at:
+        at.start = at.start or als.save()
+        if at.best is None:
+            at.best = _best_ridge(trainer, solver, fixed, ridges, at.start, sweeps=recipe.sweeps, rise=True)
+        if at.components is None:
+            at.components = _components(trainer, solver, at.start, at.best)
+        if at.smaller is None:
+            if at.components:
+                # without validation entries there is nothing to choose by
+                tried = sorted({at.best.ridge, min(recipe.ridges)} if len(trainer.valid) else {at.best.ridge})
+                at.best = _best_ridge(trainer, solver, fixed, tried, at.components, best=at.best, sweeps=recipe.sweeps)
+            als.restore(at.best.saved)
+            lost = trainer.processes.decide(als.collapsed)
+            at.smaller = (
+                [] if lost else [ridge for ridge in reversed(ridges) if ridge < at.best.ridge]
+            )  # zero stays zero
+        best = _best_ridge(trainer, solver, fixed, at.smaller, None, best=at.best, sweeps=recipe.sweeps)
     return _take(trainer, solver, best)
 
 
-def _guessed(trainer: Trainer, solver: Exact, fixed: Fixed, start: Snapshot, best: Tried) -> Tried:
-    """The best so far, or what sweeps make of rank-one guesses at its ridge or at the least."""
-    if "cp" not in solver.als.blocks or trainer.journal.decide(lambda: _found_enough(trainer, solver, best)):
-        return best
-    trainer.restore(solver.als, start)
-    if not trainer.journal.decide(lambda: _guess(trainer)):
-        return best
-    solver.als.refresh()
-    guess = trainer.save(solver.als)
-    ridges = (
-        {best.ridge, min(trainer.recipe.ridges)} if len(trainer.valid) else {best.ridge}
-    )  # else nobody could choose
-    tried = (_try(trainer, solver, fixed, guess, one, trainer.recipe.sweeps, rise=False) for one in sorted(ridges))
-    return _best(chain([best], tried))
+def _components(trainer: Trainer, solver: Exact, start: Snapshot, best: Tried) -> Snapshot:
+    """The state of the solver with components from rank-one fits; empty without any."""
+    als = solver.als
+    if "cp" not in als.blocks or trainer.processes.decide(lambda: _found_enough(trainer, solver, best)):
+        return {}
+    als.restore(start)
+    with trainer.generators.forked():  # the epochs that follow do not depend on it
+        if not init_components(trainer, MIN_GENERALISATION):
+            return {}
+    als.refresh()
+    return als.save()
 
 
 def _found_enough(trainer: Trainer, solver: Exact, best: Tried) -> bool:
-    """Whether guesses would take long and sweeps from a random start have found components."""
-    if trainer.entries <= MANY:
+    """Whether rank-one fits would take long and sweeps from a random start have found components."""
+    if trainer.entries <= MAX_ENTRIES_ALWAYS_INITIALISED:
         return False
-    trainer.restore(solver.als, best.saved)
-    return bool(solver.als.values["cp"].std() > WEAK * solver.als.spread)
-
-
-def _guess(trainer: Trainer) -> bool:
-    device = trainer.train.values.device
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):  # what follows does not depend on it
-        return guess_components(trainer, BOLD)
+    solver.als.restore(best.saved)
+    return bool(solver.als.values["cp"].std() > MIN_COMPONENT_SPREAD * solver.als.spread)
 
 
 def solve_again(trainer: Trainer, solver: Exact, fixed: Fixed) -> float:
     """Solve Θ_L once more from where it is, for every ridge of the recipe: the other half is another one now."""
     if not len(trainer.valid):
         return math.inf
-    start = trainer.save(solver.als)
-    ridges = trainer.recipe.ridges
-    return _take(trainer, solver, _best(_try(trainer, solver, fixed, start, one, AGAIN, rise=False) for one in ridges))
+    start, ridges = solver.als.save(), trainer.recipe.ridges
+    return _take(trainer, solver, _best_ridge(trainer, solver, fixed, ridges, start, sweeps=SWEEPS_AGAIN))
 
 
 def solve_turn(trainer: Trainer, solver: Exact, fixed: Fixed, round_: int) -> float:
@@ -125,52 +139,85 @@ def solve_turn(trainer: Trainer, solver: Exact, fixed: Fixed, round_: int) -> fl
     The ridge that is right for Θ_L alone is too small once Θ_N explains a part of the same entries, or too large
     once it explains what looked like noise.
     """
-    follow, last = trainer.recipe.follow, solver.als.ridge
-    asked: tuple[float, ...] = (last,)
+    follow, last = trainer.recipe.follow, trainer.state.ridge or solver.als.ridge
+    ridges: tuple[float, ...] = (last,)
     if follow and len(trainer.valid):
-        asked += (min(last * follow, max(trainer.recipe.ridges)), last / follow)
-    start = trainer.save(solver.als) if len(asked) > 1 else None
-    return _take(trainer, solver, _best(_sweep_at(trainer, solver, fixed, start, ridge, round_) for ridge in asked))
+        ridges += (min(last * follow, max(trainer.recipe.ridges)), last / follow)
+    start = solver.als.save() if len(ridges) > 1 else None
+    return _take(trainer, solver, _best_ridge(trainer, solver, fixed, ridges, start, sweeps=1, round_=round_))
 
 
-def _sweep_at(
-    trainer: Trainer, solver: Exact, fixed: Fixed, start: Snapshot | None, ridge: float, round_: int
+@stored
+@dataclass
+class RidgeTrials:
+    """Variables of :func:`_best_ridge`."""
+
+    begun: bool = False
+    start: Snapshot | None = None
+    best: Tried | None = None
+    ridge: int = 0
+    """Ridges that were tried."""
+    sweep: int = 0
+    figure: float = math.inf
+
+
+def _best_ridge(
+    trainer: Trainer,
+    solver: Exact,
+    fixed: Fixed,
+    ridges: Sequence[float],
+    start: Snapshot | None,
+    *,
+    sweeps: int,
+    best: Tried | None = None,
+    rise: bool = False,
+    round_: int = 0,
 ) -> Tried:
-    if start is not None:
-        trainer.restore(solver.als, start)
-    solver.als.ridge = ridge
-    figure = trainer.epoch(solver.als.g, fixed, solver, "alternate: linear", round_)
-    return Tried(figure, ridge, trainer.save(solver.als))
+    """Sweep with every ridge and keep the lowest figure; solutions that are worse are not kept in memory.
 
-
-class Tried(NamedTuple):
-    """Where the sweeps with one ridge ended."""
-
-    figure: float
-    ridge: float
-    saved: Snapshot
-
-
-def _try(
-    trainer: Trainer, solver: Exact, fixed: Fixed, start: Snapshot, ridge: float, sweeps: int, *, rise: bool
-) -> Tried:
-    trainer.restore(solver.als, start)
-    figure = math.inf
-    for sweep in range(sweeps):
-        solver.als.ridge = ridge * min(1.0, 10 ** ((sweep - RISE) / 2)) if rise else ridge
-        figure = trainer.epoch(solver.als.g, fixed, solver, "warm start", keep=False)
-    return Tried(figure, ridge, trainer.save(solver.als))
-
-
-def _best(tried: Iterator[Tried]) -> Tried:
-    """The lowest figure; what was worse is not kept in memory."""
-    return min(tried, key=lambda one: one.figure)
+    Parameters
+    ----------
+    ridges
+        Tried in this order.
+    start
+        Where the sweeps with each of them begin. ``None``: at the best solution so far, and only for as long as each
+        ridge improves it; where there is no solution yet, at the solver's own state.
+    sweeps
+        Of every ridge.
+    best
+        The best solution so far.
+    rise
+        Whether the ridge grows over the first sweeps.
+    round_
+        Of the alternation; 0 in a warm start, whose states are not candidates for the best one.
+    """
+    als = solver.als
+    with trainer.enter(RidgeTrials) as at:
+        if not at.begun:
+            at.begun, at.start, at.best = True, start, best
+        while at.ridge < len(ridges):
+            ridge = ridges[at.ridge]
+            begin = at.start if at.start is not None or at.best is None else at.best.saved
+            if at.sweep == 0 and begin is not None:
+                als.restore(begin)
+            while at.sweep < sweeps:
+                als.ridge = ridge * min(1.0, 10 ** ((at.sweep - RIDGE_RISE_SWEEPS) / 2)) if rise else ridge
+                phase = "alternate: linear" if round_ else "warm start"
+                at.figure = trainer.epoch(als.g, fixed, solver, phase, round_, keep=bool(round_))
+                at.sweep += 1
+            if at.best is None or at.figure < at.best.figure:
+                at.best = Tried(at.figure, ridge, als.save())
+            elif at.start is None:
+                break
+            at.ridge, at.sweep, at.figure = at.ridge + 1, 0, math.inf
+        assert at.best is not None  # there is a ridge at least, or a best solution
+        return at.best
 
 
 def _take(trainer: Trainer, solver: Exact, best: Tried) -> float:
-    trainer.restore(solver.als, best.saved)
-    solver.als.ridge = trainer.ridge = best.ridge
-    trainer.collapsed = trainer.journal.decide(solver.als.collapsed)
+    solver.als.restore(best.saved)
+    solver.als.ridge = trainer.state.ridge = best.ridge
+    trainer.state.collapsed = trainer.processes.decide(solver.als.collapsed)
     return best.figure
 
 

@@ -1,4 +1,4 @@
-"""Fit a joint model to a split: attempts, restarts, and an outcome that is data, not a crash."""
+"""Fit a joint model to a split: phases, restarts, and an outcome that is data, not a crash."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ from jointensor.predictors.tables import Tables
 from jointensor.solvers.data_parallel import own_share, see_all
 from jointensor.solvers.entries import Entries
 from jointensor.solvers.losses import make_loss
+from jointensor.training.checkpoint import Slot
 from jointensor.training.history import Epoch, OnEpoch
-from jointensor.training.journal import Journal
 from jointensor.training.recipe import Recipe, make_recipe
-from jointensor.training.restarts import Course, Outcome, run_attempts
+from jointensor.training.restarts import run_restarts
+from jointensor.training.state import Outcome, read_state
 from jointensor.training.trainer import Trainer
 
-LARGEST = 1e30
+MAX_VALUE = 1e30
 """Size of values whose sums fit into 32 bits, however many there are."""
 
-JUDGED = 500_000
+MAX_ENTRIES_COMPARED = 500_000
 """Validation entries that decide between the joint model and the biases; more would only take longer."""
 
 
@@ -44,17 +45,17 @@ class Fit:
     """A trained model and how it came about."""
 
     predictor: JointPredictor
-    """What answers: the model, and the biases for labels that were not seen."""
+    """The model, and the biases for labels that were not seen."""
     history: list[Epoch]
-    """All epochs of all attempts."""
+    """All epochs of all starts."""
     outcome: Outcome
     """How training ended: ``converged``, ``budget``, ``diverged`` or ``dead``."""
     attempts: list[dict[str, Any]]
-    """How every start ended, see :meth:`Attempt.to_dict`."""
+    """How every start ended, see :meth:`~jointensor.training.state.Attempt.to_dict`."""
     attempt: int
     """Which start was kept, counted from 0."""
     failed: bool
-    """Whether even the best attempt has a validation RFE ≥ 1."""
+    """Whether even the best start has a validation RFE ≥ 1."""
     nonlinear_dead: bool
     """Whether f ended as a constant, even if g carried the fit."""
     seed: int
@@ -73,10 +74,14 @@ class Fit:
     """Blocks that ended at zero."""
     notes: list[str]
     """What the recipe asked for and the model or the loss did not allow, and what is worth knowing of the result."""
+    stopped: bool = False
+    """Whether ``stopping`` ended it; its checkpoint continues it."""
+    resumed_epochs: float = 0.0
+    """Epochs that came from a checkpoint; a part of one counts as that."""
 
     @property
     def returned(self) -> str:
-        """What answers: ``joint``, or ``bias`` where that validated better and the recipe falls back."""
+        """Which predictor is used: ``joint``, or ``bias`` where that validated better and the recipe falls back."""
         return self.predictor.returned
 
     @property
@@ -106,7 +111,10 @@ def fit(  # noqa: PLR0913 - everything that decides a fit
     on_epoch: OnEpoch | None = None,
     engine: str = "auto",
     on_note: Callable[[str], None] | None = None,
-    journal: Journal | None = None,
+    checkpoint: Slot | None = None,
+    stopping: Callable[[], bool] = lambda: False,
+    processes: ProcessGroup = SINGLE_PROCESS,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Fit:
     """Train a model on a split.
 
@@ -120,7 +128,8 @@ def fit(  # noqa: PLR0913 - everything that decides a fit
         Every number of training, by name or as a :class:`~jointensor.training.recipe.Recipe`.
     seed
         Of everything random here. Same seed, same result, bit for bit on the CPU; a GPU adds in an order
-        of its own. Torch's own random state is left as it was.
+        of its own. Torch's global random state is left as it was, and fits in several threads do not disturb each
+        other.
     device
         ``auto`` takes a GPU where there is one.
     budget
@@ -133,14 +142,18 @@ def fit(  # noqa: PLR0913 - everything that decides a fit
         Which kernels do the work: ``auto``, ``reference``, ``numba`` (CPU) or ``triton`` (NVIDIA GPU).
     on_note
         Called with what is worth a line while it happens.
-    journal
-        Writes checkpoints and goes on from them; see :mod:`jointensor.training.journal`. Its process group says which
-        processes train together: all are given the same split, and each keeps its share of the training entries.
+    checkpoint
+        Where checkpoints are written and looked for; a fit that finds one continues from there.
+    stopping
+        Called between pieces of an epoch: whether to stop with the best state so far, after a last checkpoint.
+    processes
+        The processes that train together: all are given the same split, and each keeps its share of the training
+        entries. Only the first one has a ``checkpoint``.
+    clock
+        Seconds; what ``budget`` and :attr:`Fit.seconds` are measured by.
     """
-    journal = journal or Journal()
-    processes = journal.processes
     recipe = make_recipe(recipe)
-    begin = time.monotonic()
+    begin = clock()
     check_fit(model, split, recipe)
     place = processes.device if processes.shared else pick_device(device)
     kernels = pick_engine(engine, place.type)
@@ -160,62 +173,70 @@ def fit(  # noqa: PLR0913 - everything that decides a fit
             model.multilinear.see(train_entries.indices)
         model.multilinear.draws.forget()  # those of an earlier fit
 
-    def start(number: int) -> Trainer:
-        return Trainer(
-            model,
-            train_entries,
-            valid_entries,
-            recipe,
-            attempt=number,
-            deadline=begin + budget,
-            on_epoch=on_epoch,
-            engine=kernels,
-            journal=journal,
-        )
-
-    course = run_attempts(model, start, recipe.restarts, seed=seed, place=place)
+    trainer = Trainer(
+        model,
+        train_entries,
+        valid_entries,
+        recipe,
+        seed=seed,
+        deadline=begin + budget,
+        clock=clock,
+        on_epoch=on_epoch,
+        on_note=on_note,
+        engine=kernels,
+        processes=processes,
+        checkpoint=checkpoint,
+        stopping=stopping,
+    )
+    resumed = run_trainer(trainer)
     if fallback is None and place.type == "cuda" and not processes.shared:
         parts = [(part.indices, part.values) for part in (train_entries, valid_entries)]
         fallback = fit_bias_on_device(parts[0], parts[1], model.shape)
     fallback = fit_bias(split.train, split.valid) if fallback is None else fallback
-    return finish(model, course, fallback, split.valid, recipe, kernels, seed=seed, begin=begin, processes=processes)
+    return finish(trainer, fallback, split.valid, kernels, begin=begin, resumed=resumed)
+
+
+def run_trainer(trainer: Trainer) -> float:
+    """Train from the checkpoint, if there is one; returns how many epochs came from it."""
+    found = read_state(trainer.checkpoint, trainer.processes)
+    resumed = 0.0 if found is None else found.epochs
+    if found is not None:
+        trainer.resume(found)
+    run_restarts(trainer)
+    return resumed
 
 
 def finish(
-    model: JointModel,
-    course: Course,
-    fallback: Tables,
-    valid: SparseTensor,
-    recipe: Recipe,
-    kernels: Engine,
-    *,
-    seed: int,
-    begin: float,
-    processes: ProcessGroup = SINGLE_PROCESS,
+    trainer: Trainer, fallback: Tables, valid: SparseTensor, kernels: Engine, *, begin: float, resumed: float
 ) -> Fit:
-    """What a fit is once its training has ended: what answers, and how it came about."""
-    best, notes = course.best, course.notes
+    """The result of a fit whose training has ended."""
+    model, recipe, state, processes = trainer.model, trainer.recipe, trainer.state, trainer.processes
+    best = state.attempts[state.best_attempt]
+    collapsed = [f"block '{name}' ended at zero: the ridge that validated best is large" for name in best.collapsed]
+    notes = state.notes + collapsed
     offered = kernels.offered(short=recipe.precision == "short")
-    pick_engine("reference", processes.device.type).equip(model)  # what answers can move to any device
+    pick_engine("reference", processes.device.type).equip(model)  # a predictor can move to any device
     predictor = JointPredictor(model.eval(), fallback)
     if recipe.fall_back:
         predictor = _better(predictor, valid, notes, processes)
     return Fit(
         predictor=predictor,
-        history=course.history,
+        history=state.past + state.history,
         outcome=best.outcome,
-        attempts=course.attempts,
+        attempts=[one.to_dict() for one in state.attempts],
         attempt=best.number,
         failed=best.failed,
         nonlinear_dead=best.nonlinear_dead,
-        seed=seed,
-        seconds=time.monotonic() - begin,
+        seed=trainer.seed,
+        seconds=trainer.clock() - begin,
         recipe=recipe,
         engine=kernels.name if best.ridge is not None or offered else "reference",
         ridge=best.ridge,
         first=best.first,
         collapsed=list(best.collapsed),
         notes=notes,
+        stopped=trainer.stopped,
+        resumed_epochs=resumed,
     )
 
 
@@ -225,7 +246,7 @@ def _better(
     """The joint model, or the additive biases where they validate better."""
     if not len(valid):
         return predictor
-    asked, truth = valid.indices[:JUDGED], valid.values[:JUDGED]
+    asked, truth = valid.indices[:MAX_ENTRIES_COMPARED], valid.values[:MAX_ENTRIES_COMPARED]
     joint, bias = processes.decide(
         lambda: [measure(one.predict(asked), truth).rmse for one in (predictor, predictor.fallback)]
     )
@@ -264,7 +285,7 @@ def check_fit(model: JointModel, split: Split, recipe: Recipe) -> None:
 def check_values(lowest: float, highest: float, recipe: Recipe) -> None:
     """Refuse values that training cannot take."""
     largest = max(-lowest, highest)
-    if largest > LARGEST:
-        raise DataError(f"there is a value of size {largest:g}; divide all values so that none is beyond {LARGEST:g}")
+    if largest > MAX_VALUE:
+        raise DataError(f"there is a value of size {largest:g}; divide all values so that none is beyond {MAX_VALUE:g}")
     if make_loss(recipe.loss).nonnegative and lowest < 0:
         raise DataError(f"the {recipe.loss} loss needs values of at least 0; there is a value of {lowest:g}")

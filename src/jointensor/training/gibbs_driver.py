@@ -1,9 +1,9 @@
-"""A chain of draws of Θ_L, and what is kept of it."""
+"""Gibbs sampling of Θ_L: burn-in, thinning, and the means and draws that predictions need."""
 
 from __future__ import annotations
 
-import time
-from functools import partial
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,22 +15,22 @@ from jointensor.models.joint import evaluate_in_batches
 from jointensor.models.multilinear import Multilinear
 from jointensor.solvers.data_parallel import keep_together
 from jointensor.solvers.entries import Entries, Fixed
-from jointensor.solvers.failures import DivergedError
+from jointensor.solvers.failures import DivergedError, StoppedError
 from jointensor.solvers.gibbs import Gibbs
-from jointensor.training.journal import StoppedError
+from jointensor.training.checkpoint import stored
 from jointensor.training.trainer import Trainer
 
 BATCH = 1 << 19
 """Entries that are evaluated at a time."""
 
-REFRESH = 20
-"""Sweeps after which values are taken from the tables again: small errors of sums of changes would add up."""
+REFRESH_SWEEPS = 20
+"""Sweeps after which values are computed from the tables again: rounding errors of sums of changes would add up."""
 
 
-class Chain:
+class GibbsDriver:
     """Runs a Gibbs sampler of g and keeps what predictions need.
 
-    Of numbers (``mean``, ``bias``, ``tables``) that is their mean, of what is multiplied the draws themselves: the mean
+    Of numbers (``mean``, ``bias``, ``tables``) that is their mean, of factors the draws themselves: the mean
     of factors is not the mean of their products.
 
     Parameters
@@ -67,13 +67,13 @@ class Chain:
         """Mean score of the validation entries over the draws."""
 
     def resumable(self) -> dict[str, Any]:
-        """Everything but the tables as they are."""
+        """State beside the tables."""
         names = ("sweeps", "noise", "kept", "means", "count", "valid")
         fitted = None if self.gibbs.processes.shared else self.fitted  # of this process's entries only
         return {"gibbs": self.gibbs.resumable(), "fitted": fitted, **{name: getattr(self, name) for name in names}}
 
     def resume(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Continue from such a state."""
         device = self.fitted.device
         self.gibbs.resume(state["gibbs"])
         self.sweeps, self.noise, self.count = state["sweeps"], state["noise"], state["count"]
@@ -88,14 +88,14 @@ class Chain:
 
     def sweep(self, targets: Tensor) -> None:
         """Draw everything once, for x − f of the training entries."""
-        if self.sweeps % REFRESH == REFRESH - 1:
+        if self.sweeps % REFRESH_SWEEPS == REFRESH_SWEEPS - 1:
             self.gibbs.refresh()
         self.gibbs.sweep(targets)
         self.sweeps += 1
 
     @torch.no_grad()
     def keep(self, *, store: bool) -> None:
-        """Take the state as it is into the means and, where it is to be stored, among the draws."""
+        """Add the present state to the means and, with ``store``, to the stored draws."""
         self.count += 1
         share = 1 / self.count
         self.fitted.lerp_(self.gibbs.total(), share)
@@ -111,7 +111,7 @@ class Chain:
 
     @torch.no_grad()
     def settle(self) -> None:
-        """Let g answer with the means of what was kept."""
+        """Set g to the means and the stored draws."""
         for whole, value in self.means.items():
             self.g.get_parameter(f"blocks.{whole}").copy_(value)
         self.g.draws.forget()
@@ -121,46 +121,56 @@ class Chain:
                 self.g.draws.keep(name, drawn, self.noise)
 
 
+@stored
+@dataclass
+class GibbsSweeps:
+    """Variables of :func:`sample`."""
+
+    sweep: int = 0
+
+
 def sample(trainer: Trainer, fixed: Fixed) -> None:
     """Draw Θ_L with the other half fixed, as often as the recipe says; g ends as the mean of the draws."""
-    g, recipe = trainer.model.multilinear, trainer.recipe
+    g, recipe, state = trainer.model.multilinear, trainer.recipe, trainer.state
     assert g is not None  # there is something to draw
-    chain = trainer.journal.watch(Chain(g, trainer.train, trainer.engine, trainer.processes))
-    chain.valid = torch.zeros_like(trainer.valid.values)
-    wanted = recipe.burn_in + recipe.draws * recipe.thin
-    for sweep in range(wanted):
-        if sweep and trainer.out_of_time():
-            break
-        *figures, seconds = trainer.journal.decide(partial(_sweep, trainer, chain, fixed, sweep))
-        if not all(figure == figure and abs(figure) < float("inf") for figure in figures if figure is not None):
-            raise DivergedError(f"the draws are not finite in sweep {sweep + 1}")
-        shown = [None if figure is None else trainer.loss.figure(figure) for figure in figures]
-        trainer.record("draw", shown[0] or 0.0, shown[1], seconds, best=sweep >= recipe.burn_in)
-        try:
-            trainer.journal.pause(len(trainer.history))
-        except StoppedError:
-            break
-    count = trainer.journal.decide(lambda: chain.count)
-    if not count:  # the time was up before: the last state
-        chain.keep(store=True)
-    chain.settle()
-    trainer.best_state = trainer.state()
-    trainer.converged = count >= recipe.draws * recipe.thin
+    driver = GibbsDriver(g, trainer.train, trainer.engine, trainer.processes)
+    driver.valid = torch.zeros_like(trainer.valid.values)
+    with trainer.enter(GibbsSweeps) as at:
+        trainer.keep("gibbs", driver)
+        while at.sweep < recipe.burn_in + recipe.draws * recipe.thin:
+            try:
+                trainer.pause()
+            except StoppedError:
+                break
+            if at.sweep and trainer.out_of_time():
+                break
+            *errors, seconds = trainer.processes.decide(lambda: _sweep(trainer, driver, fixed, at.sweep))
+            if not all(error is None or math.isfinite(error) for error in errors):
+                raise DivergedError(f"the draws are not finite in sweep {at.sweep + 1}")
+            figures = [None if error is None else trainer.loss.figure(error) for error in errors]
+            trainer.record("draw", figures[0] or 0.0, figures[1], seconds, best=at.sweep >= recipe.burn_in)
+            at.sweep += 1
+    state.converged = driver.count >= recipe.draws * recipe.thin
+    if not driver.count:  # the time was up before: the last state
+        driver.keep(store=True)
+    driver.settle()
+    state.best_state = trainer.snapshot()
 
 
-def _sweep(trainer: Trainer, chain: Chain, fixed: Fixed, sweep: int) -> list[Any]:
+def _sweep(trainer: Trainer, driver: GibbsDriver, fixed: Fixed, sweep: int) -> list[Any]:
     """One sweep, kept where it is late enough; mean squared error of training and validation entries, seconds."""
-    begin, recipe = time.perf_counter(), trainer.recipe
+    begin, recipe = trainer.clock(), trainer.recipe
     late = sweep >= recipe.burn_in
     targets = trainer.train.values - fixed.train
-    chain.sweep(targets)
+    with trainer.generators.as_global():
+        driver.sweep(targets)
     if late:
-        chain.keep(store=(sweep - recipe.burn_in) % recipe.thin == recipe.thin - 1)
-        chain.valid.lerp_(_at_valid(trainer, chain.g, fixed), 1 / chain.count)
-    left = targets - (chain.fitted if late else chain.gibbs.total())
-    valid = _error(chain.valid if late else _at_valid(trainer, chain.g, fixed), trainer)
+        driver.keep(store=(sweep - recipe.burn_in) % recipe.thin == recipe.thin - 1)
+        driver.valid.lerp_(_at_valid(trainer, driver.g, fixed), 1 / driver.count)
+    residuals = targets - (driver.fitted if late else driver.gibbs.total())
+    valid = _error(driver.valid if late else _at_valid(trainer, driver.g, fixed), trainer)
     keep_together(trainer.model, trainer.processes)
-    return [trainer.processes.mean(left.square()), valid, time.perf_counter() - begin]
+    return [trainer.processes.mean(residuals.square()), valid, trainer.clock() - begin]
 
 
 def _at_valid(trainer: Trainer, g: Multilinear, fixed: Fixed) -> Tensor:

@@ -1,10 +1,10 @@
-"""First guess at CP components: the rank-one term that validates best, then the next on what is left.
+"""Initial CP components: the rank-one term that validates best, then the next one on the residuals.
 
 CP fitted from a random start often ends with two components on one and a third lost. A rank-one term
 has far fewer wrong valleys, is cheap to try several times, and validation entries tell a component
 from a single large value, or from labels with few entries: a component explains unseen entries about as
 well as seen ones. In very sparse tensors nearly all random starts are lost; there, others begin in the directions
-in which fibers agree.
+in which fibers agree (:mod:`jointensor.training.init_spectral`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from jointensor.solvers.random_state import Generators
 from jointensor.training.init_spectral import leading_directions
 
 TRIES = 16
@@ -50,22 +51,22 @@ class Sample:
 
 
 def rank_one_components(
-    train: Sample, valid: Sample, shape: tuple[int, ...], rank: int, general: float = GENERAL
+    train: Sample, valid: Sample, shape: tuple[int, ...], rank: int, generators: Generators, general: float = GENERAL
 ) -> list[Tensor]:
     """Up to ``rank`` components, as one matrix ``(I_n, found)`` per mode.
 
     A component that explains validation entries (training entries, where there are none) much worse than
     training entries, less than ``general`` times as much, ends the search.
     """
-    whole, train = train, at_most(train, MOST)
-    valid = at_most(valid, MOST) if len(valid.left) else train
+    whole, train = train, at_most(train, MOST, generators)
+    valid = at_most(valid, MOST, generators) if len(valid.left) else train
     spaces: list[Tensor | None] = []
     found: list[list[Tensor]] = []
     for _ in range(rank):
-        best = _best(train, valid, [torch.randn(size, TRIES, device=train.left.device) for size in shape])
+        best = _best(train, valid, [_within(size, None, generators) for size in shape])
         if not best.share >= CERTAIN:  # lost, perhaps
-            spaces = spaces or _directions(whole, shape, rank)
-            other = _best(train, valid, [_within(*one, train) for one in zip(shape, spaces, strict=True)])
+            spaces = spaces or _directions(whole, shape, rank, generators)
+            other = _best(train, valid, [_within(*one, generators) for one in zip(shape, spaces, strict=True)])
             best = other if other.gain > best.gain else best
         if not best.gain > 0 or best.share < general:
             break
@@ -94,18 +95,17 @@ def _best(train: Sample, valid: Sample, starts: list[Tensor]) -> Guess:
     return Guess(gain, gain / seen if seen > 0 else 0.0, factors)
 
 
-def _directions(sample: Sample, shape: tuple[int, ...], rank: int) -> list[Tensor | None]:
+def _directions(sample: Sample, shape: tuple[int, ...], rank: int, generators: Generators) -> list[Tensor | None]:
     """In which fibers along every mode agree."""
-    some, width = at_most(sample, IN_FIBERS), min(rank + MORE, WIDEST)
-    return [leading_directions(some.indices, some.left, shape, n, width) for n in range(len(shape))]
+    some, width = at_most(sample, IN_FIBERS, generators), min(rank + MORE, WIDEST)
+    return [leading_directions(some.indices, some.left, shape, n, width, generators) for n in range(len(shape))]
 
 
-def _within(size: int, space: Tensor | None, sample: Sample) -> Tensor:
+def _within(size: int, space: Tensor | None, generators: Generators) -> Tensor:
     """Random starts ``(I_n, tries)`` in a space, or anywhere where there is none."""
-    device = sample.left.device
     if space is None:
-        return torch.randn(size, TRIES, device=device)
-    return size**0.5 * space @ torch.randn(space.shape[1], TRIES, device=device)
+        return torch.randn(size, TRIES, device=generators.device, generator=generators.local)
+    return size**0.5 * space @ torch.randn(space.shape[1], TRIES, device=generators.device, generator=generators.local)
 
 
 def _explained(sample: Sample, factors: list[Tensor]) -> Tensor:
@@ -145,9 +145,9 @@ def _balanced(tables: list[Tensor]) -> list[Tensor]:
     return [table / size * common for table, size in zip(tables, sizes, strict=True)]
 
 
-def at_most(sample: Sample, entries: int) -> Sample:
-    """So many entries, chosen at random where there are more."""
+def at_most(sample: Sample, entries: int, generators: Generators) -> Sample:
+    """At most ``entries`` of a sample, chosen at random where there are more."""
     if len(sample.left) <= entries:
         return sample
-    chosen = torch.randperm(len(sample.left), device=sample.left.device)[:entries]
+    chosen = torch.randperm(len(sample.left), device=generators.device, generator=generators.local)[:entries]
     return Sample(sample.indices[chosen], sample.left[chosen])

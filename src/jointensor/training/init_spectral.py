@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from jointensor.solvers.random_state import Generators
+
 ROUNDS = 12
 """Multiplications; the leading directions are far ahead of the others by then."""
 
@@ -17,7 +19,9 @@ FEWEST = 1000
 """Entries in fibers that are shared without which nothing is said."""
 
 
-def leading_directions(indices: Tensor, values: Tensor, shape: tuple[int, ...], mode: int, width: int) -> Tensor | None:
+def leading_directions(
+    indices: Tensor, values: Tensor, shape: tuple[int, ...], mode: int, width: int, generators: Generators
+) -> Tensor | None:
     """Orthonormal columns ``(I_n, width)`` at most, the strongest first; ``None`` where hardly any fiber is shared."""
     fiber, shared = _fibers(indices, shape, mode)
     rows, fiber, values = indices[shared, mode], fiber[shared], values[shared]
@@ -25,7 +29,7 @@ def leading_directions(indices: Tensor, values: Tensor, shape: tuple[int, ...], 
         return None
     size, count = shape[mode], int(fiber.max()) + 1
     diagonal = values.new_zeros(size).index_add_(0, rows, values.square())[:, None]
-    found = torch.linalg.qr(torch.randn(size, min(width, size), device=values.device)).Q
+    found = torch.linalg.qr(torch.randn(size, min(width, size), device=generators.device, generator=generators.local)).Q
     for _ in range(ROUNDS):
         sums = values.new_zeros(count, found.shape[1]).index_add_(0, fiber, values[:, None] * found[rows])
         grown = torch.zeros_like(found).index_add_(0, rows, values[:, None] * sums[fiber])

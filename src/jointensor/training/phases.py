@@ -1,11 +1,16 @@
 """The algorithm of the paper, one function per phase.
 
 warm start (one half)  ─▶  alternate (f | g fixed, g | f fixed)  ─▶  refine (both)
+
+Every phase keeps its local variables in a dataclass, see :mod:`jointensor.training.state`: it can be entered again
+where a checkpoint was written.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from torch import nn
@@ -13,15 +18,21 @@ from torch import nn
 from jointensor.solvers.entries import Fixed
 from jointensor.solvers.failures import DeadError, HopelessError
 from jointensor.solvers.sgd import Descent, Exact
-from jointensor.solvers.stopping import Patience
+from jointensor.solvers.stopping import Either, Patience
+from jointensor.training.checkpoint import stored
 from jointensor.training.exact import make_exact, solve_again, solve_turn, solve_warm_start
 from jointensor.training.gibbs_driver import sample
-from jointensor.training.init_components import guess_components
-from jointensor.training.journal import Snapshot
-from jointensor.training.trainer import STEPS, Trainer
+from jointensor.training.init_components import init_components
+from jointensor.training.state import Snapshot
+from jointensor.training.trainer import STEPS_PER_EPOCH, Trainer
 
-CLEARLY = 0.005
+MIN_NONLINEAR_GAIN = 0.005
 """Share by which Θ_N alone must validate better than Θ_L alone to be estimated first."""
+
+NONLINEAR_PATIENCE = 2
+"""Epochs without a new best after which Θ_N alone is not trained further."""
+
+Phase = Callable[[Trainer, Exact | None], None]
 
 
 class HalfModel(NamedTuple):
@@ -32,84 +43,147 @@ class HalfModel(NamedTuple):
 
 
 def train(trainer: Trainer) -> None:
-    """All phases of the recipe; a model with one half only, or naive training, goes straight to the last."""
-    model, exact = trainer.model, None
-    if trainer.recipe.training == "alternating":
-        exact = make_exact(trainer)
-        if model.multilinear is not None and model.nonlinear is not None:
-            warm_start(trainer, exact)
-            alternate(trainer, exact)
-        elif exact is not None:
-            if trainer.recipe.linear_solver != "gibbs":
-                solve(trainer, exact)
-                return
-            draw_alone(trainer, exact)
-            return
-        else:
-            trainer.journal.decide(lambda: guess_components(trainer))
-    refine(trainer)
-    if trainer.recipe.linear_solver == "gibbs" and exact is not None:
-        draw(trainer)
+    """All phases of the recipe, from the one that the state is in."""
+    exact = make_exact(trainer)
+    phases = phases_of(trainer, exact)
+    while trainer.state.phase < len(phases):
+        phases[trainer.state.phase](trainer, exact)
+        trainer.state.phase += 1
 
 
-def solve(trainer: Trainer, exact: Exact) -> None:
+def phases_of(trainer: Trainer, exact: Exact | None) -> list[Phase]:
+    """Phases of a recipe and a model; a model with one half, or naive training, has no alternation."""
+    model, recipe = trainer.model, trainer.recipe
+    draws = [draw] if recipe.linear_solver == "gibbs" and exact is not None else []
+    if recipe.training == "naive":
+        return [refine]
+    if model.multilinear is not None and model.nonlinear is not None:
+        return [warm_start, alternate, refine, *draws]
+    if exact is None:
+        return [start_components, refine]
+    return [draw_alone] if draws else [solve]
+
+
+def start_components(trainer: Trainer, _: Exact | None = None) -> None:
+    """Initial components of a multilinear model that is descended."""
+    init_components(trainer)
+
+
+@stored
+@dataclass
+class Solving:
+    """Variables of :func:`solve`."""
+
+    warm: bool = False
+    round: int = 1
+    rule: Either | None = None
+
+
+def solve(trainer: Trainer, exact: Exact | None) -> None:
     """A model that is multilinear only, by exact sweeps until validation stops changing."""
-    solve_warm_start(trainer, exact, Fixed())
-    rule = trainer.stopping_rule()
-    for round_ in range(1, trainer.recipe.rounds + trainer.recipe.refine_epochs + 1):
-        if rule.report(solve_turn(trainer, exact, Fixed(), round_)):
-            trainer.converged = True
-            break
+    assert exact is not None  # the phase of an exact solver
+    with trainer.enter(Solving) as at:
+        if not at.warm:
+            solve_warm_start(trainer, exact, Fixed())
+        at.warm, at.rule = True, at.rule or trainer.stopping_rule()
+        while at.round <= trainer.recipe.rounds + trainer.recipe.refine_epochs:
+            if at.rule.report(solve_turn(trainer, exact, Fixed(), at.round)):
+                trainer.state.converged = True
+                break
+            at.round += 1
 
 
-def draw_alone(trainer: Trainer, exact: Exact) -> None:
+@stored
+@dataclass
+class DrawingAlone:
+    """Variables of :func:`draw_alone`."""
+
+    start: Snapshot | None = None
+    solved: float | None = None
+    """Figure of the least-squares solution."""
+    solution: Snapshot | None = None
+    figure: float | None = None
+    """Figure of the draws from the random start."""
+    first: Snapshot | None = None
+    """Their mean."""
+
+
+def draw_alone(trainer: Trainer, exact: Exact | None) -> None:
     """A model that is multilinear only, drawn from its random start.
 
-    Components may end as spikes where no entry is. Where the draws are worse than what least squares finds, they are
+    Components may end as spikes where no entry is. Where the draws are worse than the least-squares solution, they are
     drawn once more from there, and the better ones are kept.
     """
-    g = trainer.model.multilinear
-    assert g is not None  # there is something to draw
+    g, state = trainer.model.multilinear, trainer.state
+    assert g is not None
+    assert exact is not None  # there is something to draw
     if g.cp is None:
         draw(trainer)
         return
-    start = trainer.state()
-    solved = solve_warm_start(trainer, exact, Fixed())
-    g.forget_tables()  # they have learnt by heart what is to be drawn
-    other = trainer.state()
-    trainer.put(start)
-    draw(trainer)
-    first, figure = trainer.best_state, trainer.figure_of(trainer.model.score)
-    if figure <= solved or first is None:
-        return
-    trainer.best_state = other
-    draw(trainer)
-    if trainer.figure_of(trainer.model.score) > figure:
-        trainer.best_state = first
-        trainer.put(first)
+    with trainer.enter(DrawingAlone) as at:
+        at.start = at.start or trainer.snapshot()
+        if at.solution is None:
+            at.solved = solve_warm_start(trainer, exact, Fixed())
+            g.forget_tables()  # they are overfitted to the entries that are to be drawn for
+            at.solution = trainer.snapshot()
+            trainer.put(at.start)
+        if at.figure is None:
+            draw(trainer)
+            at.first, at.figure = state.best_state, trainer.figure_of(trainer.model.score)
+            if at.figure <= (at.solved or 0.0) or at.first is None:
+                return
+            state.best_state = at.solution
+        draw(trainer)
+        if trainer.figure_of(trainer.model.score) > at.figure:
+            state.best_state = at.first
+            trainer.put_best()
 
 
-def draw(trainer: Trainer) -> None:
-    """Draw Θ_L from its posterior, the other half as it is; then that half once more for the mean of the draws.
+@stored
+@dataclass
+class Drawing:
+    """Variables of :func:`draw`."""
 
-    What it learns there is kept where it validates better.
+    begun: bool = False
+    before: float | None = None
+    """Figure of the mean of the draws."""
+    mean: Snapshot | None = None
+
+
+def draw(trainer: Trainer, _: Exact | None = None) -> None:
+    """Draw Θ_L from its posterior, the other half as it is; then train that half once more for the mean of the draws.
+
+    The trained half is kept where it validates better.
     """
-    if trainer.best_state is not None:
-        trainer.put(trainer.best_state)
-    f = trainer.model.nonlinear
-    sample(trainer, Fixed() if f is None else trainer.fix(f))
-    if f is None or trainer.model.multilinear is None:
-        return
-    before, state = trainer.figure_of(trainer.model.score), trainer.state()
-    half, fixed = _halves(trainer)["nonlinear"], trainer.fix(trainer.model.multilinear)
-    descent = trainer.descent(half._replace(lr=trainer.recipe.lr_refine or half.lr))
-    descent.falls_within = 1
-    figure = trainer.epoch(half.module, fixed, descent, "draw: nonlinear", keep=False)
-    descent.settle()
-    if len(trainer.valid) and figure < before:
-        state = trainer.state()
-    trainer.put(state)
-    trainer.best_state = state
+    model, state = trainer.model, trainer.state
+    with trainer.enter(Drawing) as at:
+        if not at.begun:
+            trainer.put_best()
+        at.begun = True
+        if at.mean is None:
+            sample(trainer, Fixed() if model.nonlinear is None else trainer.freeze(model.nonlinear))
+            if model.nonlinear is None or model.multilinear is None:
+                return
+            at.before, at.mean = trainer.figure_of(model.score), trainer.snapshot()
+        half, fixed = _halves(trainer)["nonlinear"], trainer.freeze(model.multilinear)  # type: ignore[arg-type]
+        rate = trainer.recipe.lr_refine or half.lr
+        descent = trainer.descent("draw", half._replace(lr=rate), falls_within=1)
+        figure = trainer.epoch(half.module, fixed, descent, "draw: nonlinear", keep=False)
+        descent.settle()
+        better = len(trainer.valid) and figure < (math.inf if at.before is None else at.before)
+        state.best_state = trainer.snapshot() if better else at.mean
+        trainer.put_best()
+
+
+@stored
+@dataclass
+class WarmStart:
+    """Variables of :func:`warm_start`."""
+
+    start: Snapshot | None = None
+    linear: float = math.inf
+    """Figure of Θ_L alone."""
+    solved: Snapshot | None = None
 
 
 def warm_start(trainer: Trainer, exact: Exact | None = None) -> None:
@@ -119,71 +193,117 @@ def warm_start(trainer: Trainer, exact: Exact | None = None) -> None:
     fixed number of iterations." All that counts of the other half is the constant it starts at. The
     states are not candidates for the best one, since the other half is still random.
     """
-    if trainer.recipe.first == "auto":
-        trainer.first = _better_first(trainer, exact)
-    else:
-        trainer.first = trainer.recipe.first
-        _estimate(trainer, exact, trainer.first)
-        if trainer.first == "nonlinear" and not trainer.recipe.rounds and trainer.model.multilinear is not None:
-            trainer.model.multilinear.become(trainer.levels.linear)  # no turn of it will follow
+    recipe, state = trainer.recipe, trainer.state
+    if recipe.first == "auto":
+        state.first = _better_first(trainer, exact)
+        return
+    state.first = recipe.first
+    _estimate(trainer, exact, state.first)
+    if state.first == "nonlinear" and not recipe.rounds and trainer.model.multilinear is not None:
+        trainer.model.multilinear.become(state.levels.linear)  # no turn of it will follow
 
 
 def _better_first(trainer: Trainer, exact: Exact | None) -> str:
     """Estimate each half alone and keep the one that validates better; Θ_L, unless Θ_N is clearly better."""
-    start = trainer.state()
-    linear = _estimate(trainer, exact, "linear")
-    solved = trainer.state()
-    trainer.put(start)
-    better = _best_epoch(trainer) < (1 - CLEARLY) * linear
-    if better:
-        found = {name: value for name, value in trainer.state().items() if name.startswith("nonlinear.")}
-        solved = Snapshot({**solved, **found})
-    trainer.put(solved)
+    with trainer.enter(WarmStart) as at:
+        at.start = at.start or trainer.snapshot()
+        if at.solved is None:
+            at.linear = _estimate(trainer, exact, "linear")
+            at.solved = trainer.snapshot()
+            trainer.put(at.start)
+        better = _best_epoch(trainer) < (1 - MIN_NONLINEAR_GAIN) * at.linear
+        if better:
+            found = {name: value for name, value in trainer.snapshot().items() if name.startswith("nonlinear.")}
+            at.solved = {**at.solved, **found}
+        trainer.put(at.solved)
     if exact is not None:
         exact.als.refresh()
     return "nonlinear" if better else "linear"
 
 
+@stored
+@dataclass
+class Estimation:
+    """Variables of :func:`_estimate`."""
+
+    initialised: bool = False
+    epoch: int = 0
+    figure: float = math.inf
+
+
 def _estimate(trainer: Trainer, exact: Exact | None, name: str) -> float:
     """Train one half alone, the other a constant; returns the figure it ends with."""
-    half = _halves(trainer)[name]
-    level = trainer.levels.nonlinear if name == "linear" else trainer.levels.linear
-    fixed, figure = Fixed(level, level), math.inf
+    half, levels = _halves(trainer)[name], trainer.state.levels
+    level = levels.nonlinear if name == "linear" else levels.linear
+    fixed = Fixed(level, level)
     if name == "linear" and exact is not None:
         return solve_warm_start(trainer, exact, fixed)
-    if name == "linear":
-        trainer.journal.decide(lambda: guess_components(trainer))
-    descent = trainer.descent(half)
-    for _ in range(trainer.recipe.warm_epochs):
-        figure = trainer.epoch(half.module, fixed, descent, "warm start", keep=False)
-    descent.settle()
-    return figure
+    with trainer.enter(Estimation) as at:
+        if name == "linear" and not at.initialised:
+            init_components(trainer)
+        at.initialised = True
+        descent = trainer.descent("warm start", half)
+        while at.epoch < trainer.recipe.warm_epochs:
+            at.figure = trainer.epoch(half.module, fixed, descent, "warm start", keep=False)
+            at.epoch += 1
+        descent.settle()
+    return at.figure
+
+
+@stored
+@dataclass
+class NonlinearAlone:
+    """Variables of :func:`_best_epoch`."""
+
+    constant: bool = False
+    epoch: int = 0
+    rule: Patience = field(default_factory=lambda: Patience(NONLINEAR_PATIENCE))
+    best: float = math.inf
+    state: Snapshot | None = None
 
 
 def _best_epoch(trainer: Trainer) -> float:
     """Train Θ_N alone for as long as that lowers the validation error; ends at its lowest.
 
-    Θ_L is set to the constant it stands for, so that what is found is a model like any other and may be kept.
+    Θ_L is set to the constant it stands for, so that the result is a model like any other and may be kept.
     """
-    model, level = trainer.model, trainer.levels.linear
+    model, level = trainer.model, trainer.state.levels.linear
     assert model.multilinear is not None  # there are two halves
-    constant = model.multilinear.become(level)
-    half, rule, figure = _halves(trainer)["nonlinear"], Patience(2), math.inf
-    descent = trainer.descent(half)
-    best, state = math.inf, trainer.state()
+    half, fixed = _halves(trainer)["nonlinear"], Fixed(level, level)
     # epochs of few steps count for less; none has less than one
-    times = max(1, STEPS * min(trainer.batch_size, trainer.entries) // trainer.entries)
-    for _ in range(times * trainer.recipe.warm_epochs):
-        try:
-            figure = trainer.epoch(half.module, Fixed(level, level), descent, "warm start: nonlinear", keep=constant)
-        except (DeadError, HopelessError):  # then Θ_L carries the fit
-            break
-        if figure < best:
-            best, state = figure, trainer.validated_state(descent)
-        if rule.report(figure):
-            break
-    trainer.put(state)
-    return best
+    times = max(1, STEPS_PER_EPOCH * min(trainer.batch_size, trainer.entries) // trainer.entries)
+    with trainer.enter(NonlinearAlone) as at:
+        if at.state is None:
+            at.constant = model.multilinear.become(level)
+            at.state = trainer.snapshot()
+        descent = trainer.descent("nonlinear alone", half)
+        while at.epoch < times * trainer.recipe.warm_epochs:
+            try:
+                figure = trainer.epoch(half.module, fixed, descent, "warm start: nonlinear", keep=at.constant)
+            except (DeadError, HopelessError):  # then Θ_L carries the fit
+                break
+            if figure < at.best:
+                at.best, at.state = figure, trainer.validated_snapshot(descent)
+            at.epoch += 1
+            if at.rule.report(figure):
+                break
+        trainer.put(at.state)
+    return at.best
+
+
+@stored
+@dataclass
+class Alternation:
+    """Variables of :func:`alternate`."""
+
+    round: int = 1
+    turn: int = 0
+    """Turn of the round, 0 or 1."""
+    solved_again: bool = False
+    """Whether Θ_L was estimated for the first time beside Θ_N."""
+    epoch: int = 0
+    figure: float = math.inf
+    rule: Either | None = None
 
 
 def alternate(trainer: Trainer, exact: Exact | None = None) -> None:
@@ -193,63 +313,105 @@ def alternate(trainer: Trainer, exact: Exact | None = None) -> None:
     is a constant during a turn and is evaluated once.
     """
     recipe, halves = trainer.recipe, _halves(trainer)
-    turns = ("nonlinear", "linear") if (trainer.first or recipe.first) == "linear" else ("linear", "nonlinear")
-    descents = {name: trainer.descent(halves[name]) for name in turns if name == "nonlinear" or exact is None}
-    rule = trainer.stopping_rule()
-    for round_ in range(1, recipe.rounds + 1):
-        for turn, (name, other) in enumerate((turns, turns[::-1]), start=2 * (round_ - 1)):
-            if recipe.turns and turn >= recipe.turns:
-                return
-            fixed = trainer.fix(halves[other].module)
-            if name == "linear" and exact is not None:
-                if round_ == 1 and trainer.first == "nonlinear":  # Θ_L is estimated next to Θ_N for the first time
-                    again = solve_again if recipe.first == "auto" else solve_warm_start
-                    again(trainer, exact, fixed)
-                for _ in range(recipe.epochs_per_turn):
-                    figure = solve_turn(trainer, exact, fixed, round_)
-                continue
-            for _ in range(recipe.epochs_per_turn):
-                figure = trainer.epoch(halves[name].module, fixed, descents[name], f"alternate: {name}", round_)
-            descents[name].settle()
-        if rule.report(figure):
-            trainer.converged = True
-            break
+    turns = ("nonlinear", "linear") if (trainer.state.first or recipe.first) == "linear" else ("linear", "nonlinear")
+    with trainer.enter(Alternation) as at:
+        at.rule = at.rule or trainer.stopping_rule()
+        descents = {name: trainer.descent(name, halves[name]) for name in turns if name == "nonlinear" or exact is None}
+        while at.round <= recipe.rounds:
+            while at.turn < len(turns):
+                if recipe.turns and 2 * (at.round - 1) + at.turn >= recipe.turns:
+                    return
+                name, fixed = turns[at.turn], trainer.freeze(halves[turns[1 - at.turn]].module)
+                if name in descents:
+                    _descend_turn(trainer, halves[name].module, fixed, descents[name], at, name)
+                elif exact is not None:
+                    _solve_turn(trainer, exact, fixed, at)
+                at.turn, at.epoch = at.turn + 1, 0
+            if at.rule.report(at.figure):
+                trainer.state.converged = True
+                break
+            at.round, at.turn = at.round + 1, 0
 
 
-def refine(trainer: Trainer) -> None:
+def _descend_turn(
+    trainer: Trainer, module: nn.Module, fixed: Fixed, descent: Descent, at: Alternation, name: str
+) -> None:
+    while at.epoch < trainer.recipe.epochs_per_turn:
+        at.figure = trainer.epoch(module, fixed, descent, f"alternate: {name}", at.round)
+        at.epoch += 1
+    descent.settle()
+
+
+def _solve_turn(trainer: Trainer, exact: Exact, fixed: Fixed, at: Alternation) -> None:
+    if at.round == 1 and trainer.state.first == "nonlinear" and not at.solved_again:
+        again = solve_again if trainer.recipe.first == "auto" else solve_warm_start
+        again(trainer, exact, fixed)
+    at.solved_again = True
+    while at.epoch < trainer.recipe.epochs_per_turn:
+        at.figure = solve_turn(trainer, exact, fixed, at.round)
+        at.epoch += 1
+
+
+@stored
+@dataclass
+class Refinement:
+    """Variables of :func:`refine`."""
+
+    begun: bool = False
+    epoch: int = 0
+    """Epochs so far; of the present cycle, where there are cycles."""
+    rule: Either | None = None
+    past: int = 0
+    """Epochs of earlier cycles."""
+    length: int = 0
+    """Epochs of the present cycle."""
+    before: float = math.inf
+    """Best figure before it."""
+
+
+def refine(trainer: Trainer, _: Exact | None = None) -> None:
     """Train all parameters together until validation stops changing: eq. (6) by Adam or SGD."""
-    recipe, rule = trainer.recipe, trainer.stopping_rule()
-    trainer.converged = trainer.converged and not recipe.refine_epochs  # what counts is the last phase
-    if recipe.cycle:
-        _refine_in_cycles(trainer)
-        return
-    descent = _joint_descent(trainer)
-    for _ in range(recipe.refine_epochs):
-        if rule.report(trainer.epoch(trainer.model.score, Fixed(), descent, "refine")):
-            trainer.converged = True
-            break
+    recipe, state = trainer.recipe, trainer.state
+    with trainer.enter(Refinement) as at:
+        if not at.begun:
+            state.converged = state.converged and not recipe.refine_epochs  # the last phase decides
+        if recipe.cycle:
+            _refine_in_cycles(trainer, at)
+            return
+        if not at.begun:
+            trainer.put_best()
+        at.begun, at.rule = True, at.rule or trainer.stopping_rule()
+        descent = trainer.descent("refine", *_joint_halves(trainer))
+        while at.epoch < recipe.refine_epochs:
+            figure = trainer.epoch(trainer.model.score, Fixed(), descent, "refine")
+            at.epoch += 1
+            if at.rule.report(figure):
+                state.converged = True
+                break
 
 
-def _refine_in_cycles(trainer: Trainer) -> None:
+def _refine_in_cycles(trainer: Trainer, at: Refinement) -> None:
     """Let the learning rate fall to zero within some epochs; again in twice as many, while that gains much."""
-    recipe, left, length = trainer.recipe, trainer.recipe.refine_epochs, trainer.recipe.cycle
-    while left > 0:
-        before, descent = trainer.best_figure, _joint_descent(trainer)
-        descent.average, descent.falls_within = None, length  # a rate that falls to zero averages by itself
-        for _ in range(min(length, left)):
+    recipe, state = trainer.recipe, trainer.state
+    while at.past < recipe.refine_epochs:
+        if not at.begun:
+            trainer.put_best()
+            at.begun, at.length, at.before = True, at.length or recipe.cycle, state.best_figure
+        # a rate that falls to zero averages by itself
+        descent = trainer.descent("refine", *_joint_halves(trainer), average=False, falls_within=at.length)
+        while at.epoch < min(at.length, recipe.refine_epochs - at.past):
             trainer.epoch(trainer.model.score, Fixed(), descent, "refine")
-        left, length = left - length, 2 * length
-        if len(trainer.valid) and not trainer.best_figure < (1 - recipe.cycle_gain) * before:
-            trainer.converged = True
+            at.epoch += 1
+        gained = state.best_figure < (1 - recipe.cycle_gain) * at.before
+        at.past, at.length, at.epoch, at.begun = at.past + at.length, 2 * at.length, 0, False
+        if len(trainer.valid) and not gained:
+            state.converged = True
             break
 
 
-def _joint_descent(trainer: Trainer) -> Descent:
-    """Both halves from the best state so far."""
-    if trainer.best_state is not None:
-        trainer.put(trainer.best_state)
+def _joint_halves(trainer: Trainer) -> list[HalfModel]:
     lr = trainer.recipe.lr_refine
-    return trainer.descent(*(half._replace(lr=lr or half.lr) for half in _halves(trainer).values()))
+    return [half._replace(lr=lr or half.lr) for half in _halves(trainer).values()]
 
 
 def _halves(trainer: Trainer) -> dict[str, HalfModel]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from jointensor.data.shard_writer import ShardedTensor
 from jointensor.data.shards import Block
@@ -22,18 +22,16 @@ from jointensor.models.blocks import KINDS, parse_blocks
 from jointensor.models.joint import JointModel, evaluate_in_batches
 from jointensor.models.multilinear import Multilinear
 from jointensor.predictors.tables import Tables
-from jointensor.solvers.entries import Entries, Fixed, FixedHalf, Half
-from jointensor.solvers.failures import BudgetError, DivergedError
-from jointensor.solvers.random_state import random_state, set_random_state
-from jointensor.solvers.sgd import PIECES, Descent, Exact, Inside, Solver
+from jointensor.solvers.entries import Entries, Fixed, Half
+from jointensor.solvers.random_state import Generators, RandomState
+from jointensor.solvers.sgd import PIECES, Average, Descent, Exact, Position
 from jointensor.solvers.streamed_als import StreamedAls
 from jointensor.solvers.streamed_entries import Column, StreamedEntries
-from jointensor.training.fit import Fit, check_values, finish
+from jointensor.training.checkpoint import Slot
+from jointensor.training.fit import Fit, check_values, finish, run_trainer
 from jointensor.training.history import OnEpoch
-from jointensor.training.init import initialise
-from jointensor.training.journal import Journal
+from jointensor.training.init import Levels, initialise
 from jointensor.training.recipe import Recipe
-from jointensor.training.restarts import run_attempts
 from jointensor.training.trainer import Trainer
 
 FIXED = Column("fixed")
@@ -44,15 +42,15 @@ FIXED = Column("fixed")
 class StreamedDescent(Descent):
     """Minibatches of shards in a random order, shuffled inside."""
 
-    def epoch(self, half: Half, fixed: Fixed, train: Entries, inside: Inside | None = None) -> float:
-        """One pass, or what is left of one; the mean loss of the batches as they came."""
+    def epoch(self, half: Half, fixed: Fixed, train: Entries, position: Position | None = None) -> float:
+        """One pass, or the rest of one; the mean loss of the batches as they came."""
         assert isinstance(train, StreamedEntries)  # what the streamed trainer hands over
         column, level = _parts(fixed)
-        seed, began = _drawn(inside)
-        done, total = (inside["piece"], torch.tensor(inside["total"])) if inside else (0, torch.zeros(()))
+        seed, began = _drawn(self.generators, position)
+        done, total = (position.piece, torch.tensor(position.total)) if position else (0, torch.zeros(()))
 
         def after(piece: int) -> None:
-            self.pause(piece / PIECES, {"piece": piece, "total": float(total), "random": began})
+            self.pause(Position(piece, float(total), began))
 
         steps = sum(self._batches(count) for count in train.shards.counts)
         with closing(self._in_batches(train.blocks(column, rng=np.random.default_rng(seed)))) as batches:
@@ -84,14 +82,14 @@ def _parts(fixed: Fixed) -> tuple[Column | None, float]:
     return None, float(fixed.train)
 
 
-def _drawn(inside: Inside | None) -> tuple[int, dict[str, Tensor]]:
-    """The seed of an epoch's order, and the random state it came from; of an epoch begun before, the same again."""
-    now = random_state(torch.device("cpu"))
-    began = inside["random"] if inside else now
-    set_random_state(began)
-    seed = int(torch.randint(2**62, ()))
-    if inside:
-        set_random_state(now)
+def _drawn(generators: Generators, position: Position | None) -> tuple[int, RandomState]:
+    """The seed of an epoch's order, and the random state it came from; of an interrupted one the same order."""
+    now = generators.state()
+    began = position.random if position else now
+    generators.set_state(began)
+    seed = int(torch.randint(2**62, (), generator=generators.cpu))
+    if position:
+        generators.set_state(now)
     return seed, began
 
 
@@ -99,7 +97,7 @@ def _drawn(inside: Inside | None) -> tuple[int, dict[str, Tensor]]:
 class StreamedExact(Exact):
     """One sweep of exact least squares over entries on disk."""
 
-    def epoch(self, half: Half, fixed: Fixed, train: Entries, inside: Inside | None = None) -> float:
+    def epoch(self, half: Half, fixed: Fixed, train: Entries, position: Position | None = None) -> float:
         """One sweep; the mean squared error after it."""
         assert isinstance(self.als, StreamedAls)  # made so below
         column, level = _parts(fixed)
@@ -114,20 +112,17 @@ class StreamedTrainer(Trainer):
     """Bytes for the systems of an exact solve."""
 
     @property
-    def at_once(self) -> int:
+    def evaluation_batch(self) -> int:
         """Entries per forward pass where no gradients are needed."""
-        return min(super().at_once, self.batch_limit)
+        return min(super().evaluation_batch, self.state.batch_limit)
 
-    def start(self) -> None:
-        """Set the model to a new random start; two values of the same mean and spread stand for all."""
-        self.model.eval()
-        self.model.link = self.loss.link
-        start = "exact" if self.recipe.solves and self.recipe.start == "data" else self.recipe.start
+    def _initialise(self, start: str) -> Levels:
+        """Two values of the same mean and spread stand for all."""
         mean, spread = self.train.mean, self.train.spread
-        self.levels = initialise(self.model, torch.tensor([mean - spread, mean + spread]), start=start)
+        return initialise(self.model, torch.tensor([mean - spread, mean + spread]), start=start)
 
-    def _new_descent(self, *groups: tuple[nn.Module, float]) -> Descent:
-        made = super()._new_descent(*groups)
+    def _new_descent(self, settings: list[dict[str, Any]], average: Average | None) -> Descent:
+        made = super()._new_descent(settings, average)
         return StreamedDescent(made.optimizer, made.loss, made.batch_size, made.average, pause=made.pause)
 
     def exact(self, g: Multilinear) -> Exact:
@@ -135,40 +130,16 @@ class StreamedTrainer(Trainer):
         als = StreamedAls(g, self.train, engine=self.engine, memory=self.systems)
         return StreamedExact(als, self.loss, self.recipe.huber_delta)
 
-    def fix(self, half: Half) -> Fixed:
+    def freeze(self, half: Half) -> Fixed:
         """Evaluate a half that stays as it is during a turn, and keep it on disk."""
-        fixed = FixedHalf(evaluate=lambda: self._evaluate(half))
-        if not self.journal.replaying:
-            fixed.resume(None)
-        return self.journal.watch(fixed)
 
-    def _evaluate(self, half: Half) -> list[Any]:
         def of(indices: Tensor) -> Tensor:
             return half(indices.long())
 
         for k, block in enumerate(self.train.shards.blocks()):
-            numbers = evaluate_in_batches(of, torch.from_numpy(block.indices), self.at_once)
+            numbers = evaluate_in_batches(of, torch.from_numpy(block.indices), self.evaluation_batch)
             self.train.shards.write_column(k, FIXED.name, numbers.float().numpy())
-        return [FIXED, evaluate_in_batches(half, self.valid.indices, self.at_once)]
-
-    def epoch(
-        self, half: Half, fixed: Fixed, solver: Solver, phase: str, round_: int = 0, *, keep: bool = True
-    ) -> float:
-        """One pass over the training entries; the time may be up in the middle of it."""
-        try:
-            return super().epoch(half, fixed, solver, phase, round_, keep=keep)
-        except DivergedError:
-            if self.out_of_time():
-                raise BudgetError from None
-            raise
-
-    def _train(
-        self, half: Half, fixed: Fixed, solver: Solver, inside: Inside | None
-    ) -> tuple[float, list[float] | None, float]:
-        try:
-            return super()._train(half, fixed, solver, inside)
-        except BudgetError:  # an answer like any other: a fit that is resumed must hear it again
-            return math.nan, None, 0.0
+        return Fixed(FIXED, evaluate_in_batches(half, self.valid.indices, self.evaluation_batch))  # type: ignore[arg-type]
 
 
 def check_streamed(linear: str, recipe: Recipe) -> None:
@@ -208,7 +179,9 @@ def fit_streamed(  # noqa: PLR0913 - everything that decides a fit
     engine: str = "auto",
     on_epoch: OnEpoch | None = None,
     on_note: Callable[[str], None] | None = None,
-    journal: Journal | None = None,
+    checkpoint: Slot | None = None,
+    stopping: Callable[[], bool] = lambda: False,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Fit:
     """Train a model on entries that were dealt to shards; as :func:`jointensor.training.fit.fit`, on the CPU.
 
@@ -230,10 +203,10 @@ def fit_streamed(  # noqa: PLR0913 - everything that decides a fit
         Most entries of a step.
     budget
         Seconds after which training stops with the best state so far; looked at between shards.
-    engine, on_epoch, on_note, journal
+    engine, on_epoch, on_note, checkpoint, stopping, clock
         As for :func:`jointensor.training.fit.fit`.
     """
-    begin, journal = time.monotonic(), journal or Journal()
+    begin = clock()
     check_values(dealt.summary.low, dealt.summary.high, recipe)
     place, kernels = torch.device("cpu"), pick_engine(engine, "cpu")
     if kernels.first_use and recipe.solves and on_note is not None:
@@ -242,13 +215,10 @@ def fit_streamed(  # noqa: PLR0913 - everything that decides a fit
     kernels.equip(model, short=recipe.precision == "short")
     train, valid = StreamedEntries.of_shards(dealt, begin + budget), Entries.of(dealt.valid, place)
 
-    def start(number: int) -> Trainer:
-        trainer = StreamedTrainer(
-            model, train, valid, recipe, attempt=number, deadline=begin + budget, on_epoch=on_epoch,
-            engine=kernels, journal=journal,
-        )  # fmt: skip
-        trainer.systems, trainer.batch_limit = systems, batch
-        return trainer
-
-    course = run_attempts(model, start, recipe.restarts, seed=seed, place=place)
-    return finish(model, course, fallback, dealt.valid, recipe, kernels, seed=seed, begin=begin)
+    trainer = StreamedTrainer(
+        model, train, valid, recipe, seed=seed, deadline=begin + budget, clock=clock, on_epoch=on_epoch,
+        on_note=on_note, engine=kernels, checkpoint=checkpoint, stopping=stopping,
+    )  # fmt: skip
+    trainer.systems, trainer.state.batch_limit = systems, batch
+    resumed = run_trainer(trainer)
+    return finish(trainer, fallback, dealt.valid, kernels, begin=begin, resumed=resumed)

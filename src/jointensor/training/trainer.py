@@ -1,85 +1,220 @@
-"""What the phases share: entries on the device, one epoch, validation, the best state so far."""
+"""One epoch, validation, the best state so far and checkpoints: what all phases use."""
 
 from __future__ import annotations
 
 import math
-import sys
 import time
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.distributed.sharded_rows import share_engine
+from jointensor.errors import RunError
 from jointensor.kernels import Engine, pick_engine
 from jointensor.models.joint import LINKS, JointModel, evaluate_in_batches, is_out_of_memory
 from jointensor.models.multilinear import Multilinear
-from jointensor.solvers.als import Als
+from jointensor.solvers.als import LARGE, VALUES, Als
 from jointensor.solvers.data_parallel import SharedDescent, keep_together, take_first
-from jointensor.solvers.entries import Entries, Fixed, FixedHalf, Half
-from jointensor.solvers.failures import BudgetError, Checked, DivergedError, Probation
+from jointensor.solvers.entries import Entries, Fixed, Half
+from jointensor.solvers.failures import BudgetError, DivergedError, FailureDetector, StoppedError, Validation
 from jointensor.solvers.losses import make_loss
-from jointensor.solvers.sgd import Average, Descent, Exact, Optimizer, Solver
+from jointensor.solvers.random_state import Generators, may_draw
+from jointensor.solvers.sgd import Average, Descent, Exact, Optimizer, Position, Resumable, Solver
 from jointensor.solvers.stopping import Either, Patience, RelativeChange
+from jointensor.training.checkpoint import Slot
 from jointensor.training.history import Epoch, OnEpoch
-from jointensor.training.init import Levels, initialise
-from jointensor.training.journal import Journal, Snapshot
+from jointensor.training.init import initialise
 from jointensor.training.recipe import Recipe
+from jointensor.training.state import MISFIT, Snapshot, TrainState
 
 EVALUATION_BATCH = 65536
 """Entries per forward pass where no gradients are needed."""
 
+STEPS_PER_EPOCH = 256
+"""About how many steps an epoch has where the recipe does not give a batch size."""
 
-STEPS = 256
-LEAST_BATCH, MOST_BATCH = 1024, 131072
-"""About how many steps an epoch has where the recipe does not say how many entries a step takes, and their bounds."""
+MIN_BATCH, MAX_BATCH = 1024, 131072
+"""Bounds of the batch size that this leads to."""
+
+V = TypeVar("V")
+S = TypeVar("S", bound=Resumable)
 
 
 class Trainer:
-    """Runs epochs for the phases and remembers the best validated state."""
+    """Runs epochs for the phases; see :mod:`jointensor.training.state` for how a fit is resumed."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - everything that decides a fit
         self,
         model: JointModel,
         train: Entries,
         valid: Entries,
         recipe: Recipe,
         *,
-        attempt: int = 0,
+        seed: int = 0,
         deadline: float = math.inf,
+        clock: Callable[[], float] = time.monotonic,
         on_epoch: OnEpoch | None = None,
+        on_note: Callable[[str], None] | None = None,
         engine: Engine | None = None,
-        journal: Journal | None = None,
+        processes: ProcessGroup = SINGLE_PROCESS,
+        checkpoint: Slot | None = None,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.journal = journal or Journal()
-        self.processes = self.journal.processes
-        self.engine = share_engine(engine or pick_engine("reference", "cpu"), self.processes)
-        self.sum_of_entries = int(self.processes.sum(len(train))[0])
-        self.journal.model = model
-        self.notes: list[str] = []
-        self.ridge: float | None = None
-        self.collapsed: list[str] = []
-        self.first: str | None = None
-        """Which half was estimated first."""
         self.model, self.train, self.valid, self.recipe = model, train, valid, recipe
-        self.attempt, self.deadline, self.on_epoch = attempt, deadline, on_epoch
-        self.probation = Probation(recipe.probation if attempt < recipe.restarts else 0)
+        self.seed, self.deadline, self.clock = seed, deadline, clock
+        self.on_epoch, self.on_note, self.stopping, self.checkpoint = on_epoch, on_note, stopping, checkpoint
+        self.processes = processes
+        self.engine = share_engine(engine or pick_engine("reference", "cpu"), processes)
+        self.sum_of_entries = int(processes.sum(len(train))[0])
         self.loss = make_loss(recipe.loss, huber_delta=recipe.huber_delta)
-        self.levels = Levels(0.0, 0.0)
-        self.history: list[Epoch] = []
-        self.best_figure = math.inf
-        self.best_state: Snapshot | None = None
-        self.converged = False
-        self.batch_limit = sys.maxsize
-        """Most entries per step that fit into memory, as far as is known."""
+        self.may_draw = may_draw(model)
+        self.state = TrainState(shared=processes.shared)
+        self.generators = self._new_generators()
+        self.solvers: dict[str, Resumable] = {}
+        """Solvers whose state a checkpoint holds."""
+        self.stopped = False
+        """Whether someone asked to stop, and training did."""
+
+    # --- starts and checkpoints ---
+
+    def start(self) -> None:
+        """Set the model to a new random start."""
+        self.generators, self.solvers = self._new_generators(), {}
+        state, number = self.state, len(self.state.attempts)
+        state.failures = FailureDetector(self.recipe.probation if number < self.recipe.restarts else 0)
+        given = self.snapshot() if not number else {}
+        self.model.load_state_dict(state.untouched, strict=False)
+        self.model.eval()
+        self.model.link = self.loss.link
+        with self.generators.as_global():
+            state.levels = self._initialise("exact" if self._starts_exact else self.recipe.start)
+        take_first(self.model, self.processes)
+        state.start = self.snapshot()
+        if not number:
+            state.untouched = {name: value for name, value in given.items() if torch.equal(value, state.start[name])}
+
+    @property
+    def _starts_exact(self) -> bool:
+        return self.recipe.solves and self.recipe.start == "data"
+
+    def _initialise(self, start: str) -> Any:
+        moments = self.processes.moments(self.train.values)
+        return initialise(self.model, self.train.values, start=start, moments=moments)
+
+    def _new_generators(self) -> Generators:
+        return Generators(self.train.values.device, self.seed, len(self.state.attempts))
+
+    def resume(self, state: TrainState) -> None:
+        """Continue from a checkpoint."""
+        self.state = state
+        with _misfit_named():
+            self.generators = self._new_generators()
+            self.model.link = self.loss.link
+            if state.finished:
+                return
+            self.generators.set_state(state.random)
+            self.model.load_state_dict(state.model)
+            self.model.eval()
+
+    def pause(self, position: Position | None = None) -> None:
+        """A point where training may be interrupted: writes a checkpoint if one is due, and stops if asked to."""
+        if self.stopped:
+            return
+        slot = self.checkpoint
+        due, stop = self.processes.decide(lambda: [slot is not None and slot.due, self.stopping()])
+        if due or stop:
+            self.write(position)
+        if stop:
+            self.stopped = True
+            raise StoppedError
+
+    def write(self, position: Position | None = None) -> None:
+        """Write a checkpoint; a disk that is full must not cost the fit, since the checkpoint before is still there."""
+        if self.checkpoint is None:
+            return
+        state = self.state
+        state.model = {} if state.finished else dict(self.model.state_dict())
+        state.random, state.position = self.generators.state(), position
+        state.solvers = {name: solver.resumable() for name, solver in self.solvers.items()}
+        try:
+            self.checkpoint.write(state, skip=None if self._stores_values else VALUES)
+        except RunError as error:
+            if self.on_note is not None:
+                self.on_note(f"no checkpoint was written, training continues: {error}")
+        state.model, state.solvers, state.position = {}, {}, None
+
+    @property
+    def _stores_values(self) -> bool:
+        """Whether checkpoints hold the blocks' values of training entries; not of very many, or of a share of them."""
+        g = self.model.multilinear
+        return g is None or (len(self.train) * len(g.blocks) <= LARGE and not self.processes.shared)
+
+    @contextmanager
+    def enter(self, variables: type[V]) -> Iterator[V]:
+        """Local variables of a phase: those of the checkpoint where it was interrupted, otherwise new ones.
+
+        They, and the solvers made meanwhile, are part of checkpoints until the phase is left.
+        """
+        name, before = variables.__name__, set(self.solvers)
+        yield self.state.variables.setdefault(name, variables())
+        del self.state.variables[name]
+        self.solvers = {name: solver for name, solver in self.solvers.items() if name in before}
+
+    def keep(self, name: str, solver: S) -> S:
+        """Make a solver part of checkpoints under a name; where a fit is resumed, it continues from its state."""
+        found = self.state.solvers.pop(name, None)
+        if found is not None:
+            with _misfit_named():
+                solver.resume(found)
+        self.solvers[name] = solver
+        return solver
+
+    def out_of_time(self) -> bool:
+        """Whether the budget is spent."""
+        return self.processes.decide(lambda: self.clock() > self.deadline)
+
+    def note(self, text: str) -> None:
+        """Keep a line for the result, once."""
+        if text not in self.state.notes:
+            self.state.notes.append(text)
+
+    # --- states of the model ---
+
+    def snapshot(self) -> Snapshot:
+        """A copy of all parameters."""
+        return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+
+    def validated_snapshot(self, solver: Solver) -> Snapshot:
+        """A copy of the parameters that were validated: the running means, where the solver takes them."""
+        if solver.average is None:
+            return self.snapshot()
+        solver.average.swap()
+        state = self.snapshot()
+        solver.average.swap()
+        return state
+
+    def put(self, state: Snapshot) -> None:
+        """Set all parameters to a copy."""
+        self.model.load_state_dict(state)
+
+    def put_best(self) -> None:
+        """Set all parameters to the best state so far, if there is one."""
+        if self.state.best_state is not None:
+            self.put(self.state.best_state)
+
+    # --- sizes ---
 
     @property
     def entries(self) -> int:
-        """Training entries, whoever has them."""
+        """Training entries of all processes."""
         return self.sum_of_entries if self.processes.shared else len(self.train)
 
     @property
-    def most(self) -> int:
+    def max_epochs(self) -> int:
         """How many epochs the recipe allows in all."""
         recipe, model = self.recipe, self.model
         both = model.multilinear is not None and model.nonlinear is not None
@@ -90,57 +225,36 @@ class Trainer:
             return recipe.refine_epochs + (recipe.rounds if recipe.solves else 0)
         return drawn + recipe.refine_epochs + recipe.warm_epochs + 2 * recipe.rounds * recipe.epochs_per_turn
 
-    def state(self) -> Snapshot:
-        """A copy of all parameters as they are now."""
-        return self.journal.snapshot(
-            lambda: {name: value.detach().clone() for name, value in self.model.state_dict().items()}
-        )
+    @property
+    def evaluation_batch(self) -> int:
+        """Entries per forward pass where no gradients are needed."""
+        return EVALUATION_BATCH if self.train.values.device.type == "cpu" else 8 * EVALUATION_BATCH
 
-    def put(self, state: dict[str, Tensor]) -> None:
-        """Set all parameters to a copy of them."""
-        if not self.journal.replaying:
-            self.model.load_state_dict(state)
+    @property
+    def batch_size(self) -> int:
+        """Entries per step; fewer than the recipe says where these did not fit into memory."""
+        wanted = self.recipe.batch_size
+        if not wanted:
+            wanted = 2 ** round(math.log2(max(self.entries, 1) / STEPS_PER_EPOCH))
+            wanted = int(min(max(wanted, MIN_BATCH), MAX_BATCH))
+        return min(wanted, self.state.batch_limit)
 
-    def save(self, als: Als) -> Snapshot:
-        """A copy of where exact sweeps are."""
-        return self.journal.snapshot(als.save)
+    # --- solvers ---
 
-    def restore(self, als: Als, saved: Snapshot) -> None:
-        """Let exact sweeps go on from a copy."""
-        if not self.journal.replaying:
-            als.restore(saved)
-
-    def out_of_time(self) -> bool:
-        """Whether the budget is spent."""
-        return self.journal.decide(lambda: time.monotonic() > self.deadline)
-
-    def validated_state(self, solver: Solver) -> Snapshot:
-        """A copy of what was validated: the running means, where the solver takes them."""
-        if solver.average is None:
-            return self.state()
-        solver.average.swap()
-        state = self.state()
-        solver.average.swap()
-        return state
-
-    def start(self) -> None:
-        """Set the model to a new random start."""
-        self.model.eval()
-        self.model.link = self.loss.link
-        start = "exact" if self.recipe.solves and self.recipe.start == "data" else self.recipe.start
-        moments = self.processes.moments(self.train.values)
-        self.levels = initialise(self.model, self.train.values, start=start, moments=moments)
-        take_first(self.model, self.processes)
-
-    def descent(self, *groups: tuple[nn.Module, float]) -> Descent:
-        """The recipe's optimiser over modules, each with its learning rate."""
-        return self.journal.watch(self._new_descent(*groups))
-
-    def _new_descent(self, *groups: tuple[nn.Module, float]) -> Descent:
+    def descent(
+        self, name: str, *groups: tuple[nn.Module, float], average: bool = True, falls_within: int = 0
+    ) -> Descent:
+        """The recipe's optimiser over modules, each with its learning rate; part of checkpoints as ``name``."""
         recipe = self.recipe
         settings: list[dict[str, Any]] = [{"params": list(module.parameters()), "lr": lr} for module, lr in groups]
         every = [parameter for group in settings for parameter in group["params"]]
-        average = Average(every, recipe.average) if recipe.average else None
+        means = Average(every, recipe.average) if recipe.average and average else None
+        made = self._new_descent(settings, means)
+        made.falls_within, made.generators = falls_within, self.generators
+        return self.keep(name, made)
+
+    def _new_descent(self, settings: list[dict[str, Any]], average: Average | None) -> Descent:
+        recipe = self.recipe
         if recipe.optimizer == "sgd":
             return self._stepped(torch.optim.SGD(settings, weight_decay=recipe.decay), average)
         if self.engine.replays_steps and not self.processes.shared:
@@ -152,8 +266,8 @@ class Trainer:
     def _stepped(self, optimizer: Optimizer, average: Average | None) -> Descent:
         given = (optimizer, self.loss, self.batch_size, average)
         if self.processes.shared:
-            return SharedDescent(*given, pause=self._pause_inside, processes=self.processes)
-        return Descent(*given, pause=self._pause_inside)
+            return SharedDescent(*given, pause=self.pause, processes=self.processes)
+        return Descent(*given, pause=self.pause)
 
     def exact(self, g: Multilinear) -> Exact:
         """The exact solver of g."""
@@ -169,20 +283,6 @@ class Trainer:
         )
         return Exact(als, self.loss, self.recipe.huber_delta)
 
-    @property
-    def at_once(self) -> int:
-        """Entries per forward pass where no gradients are needed."""
-        return EVALUATION_BATCH if self.train.values.device.type == "cpu" else 8 * EVALUATION_BATCH
-
-    @property
-    def batch_size(self) -> int:
-        """Entries per step; fewer than the recipe says where these did not fit into memory."""
-        wanted = self.recipe.batch_size
-        if not wanted:
-            wanted = 2 ** round(math.log2(max(self.entries, 1) / STEPS))
-            wanted = int(min(max(wanted, LEAST_BATCH), MOST_BATCH))
-        return min(wanted, self.batch_limit)
-
     def stopping_rule(self) -> Either:
         """A fresh rule for one phase."""
         recipe = self.recipe
@@ -193,13 +293,12 @@ class Trainer:
             rules.append(Patience(recipe.patience, recipe.min_gain))
         return Either(tuple(rules))
 
-    def fix(self, half: Half) -> Fixed:
+    def freeze(self, half: Half) -> Fixed:
         """Evaluate a half that stays as it is during a turn."""
         parts = (self.train, self.valid)
-        fixed = FixedHalf(evaluate=lambda: [evaluate_in_batches(half, part.indices, self.at_once) for part in parts])
-        if not self.journal.replaying:
-            fixed.resume(None)
-        return self.journal.watch(fixed)
+        return Fixed(*(evaluate_in_batches(half, part.indices, self.evaluation_batch) for part in parts))
+
+    # --- epochs ---
 
     def epoch(
         self,
@@ -211,101 +310,123 @@ class Trainer:
         *,
         keep: bool = True,
     ) -> float:
-        """One pass over the training entries; returns the figure that stopping looks at."""
+        """One pass over the training entries; returns the figure that stopping looks at.
+
+        Parameters
+        ----------
+        half, fixed
+            What is trained, and the other half.
+        solver
+            Trains it.
+        phase, round_
+            For the history.
+        keep
+            Whether the state is a candidate for the best one.
+        """
+        state = self.state
         if self.out_of_time():
             raise BudgetError
-        inside = self.journal.enter()
-        train_loss, figures, seconds = self.journal.decide(lambda: self._train(half, fixed, solver, inside))
-        train_figure, checked = self.loss.figure(train_loss), None if figures is None else Checked(*figures)
-        valid_figure = None if checked is None else self.loss.figure(checked.loss)
+        position, state.position = state.position, None
+        if position is None:
+            self.pause()
+        train_loss, figures, seconds = self.processes.decide(lambda: self._train(half, fixed, solver, position))
+        train_figure, validation = self.loss.figure(train_loss), None if figures is None else Validation(*figures)
+        valid_figure = None if validation is None else self.loss.figure(validation.loss)
         figure = train_figure if valid_figure is None else valid_figure
         if not (math.isfinite(train_figure) and math.isfinite(figure)):
-            raise DivergedError(f"the loss is {train_figure} in epoch {len(self.history) + 1}")
+            raise DivergedError(f"the loss is {train_figure} in epoch {len(state.history) + 1}")
         # without validation entries the last state is the best known
-        best = keep and (figure < self.best_figure or valid_figure is None)
+        best = keep and (figure < state.best_figure or valid_figure is None)
         if best:
-            self.best_figure = figure
-            self.best_state = self.validated_state(solver)
+            state.best_figure, state.best_state = figure, self.validated_snapshot(solver)
         self.record(phase, train_figure, valid_figure, seconds, round_, best=best)
-        self.journal.pause(len(self.history))
-        if checked is not None and keep:
-            self.probation.report(checked)
+        if validation is not None and keep:
+            state.failures.report(validation)
         return figure
 
     def _train(
-        self, half: Half, fixed: Fixed, solver: Solver, inside: dict[str, Any] | None
+        self, half: Half, fixed: Fixed, solver: Solver, position: Position | None
     ) -> tuple[float, list[float] | None, float]:
-        """Train for an epoch, or from somewhere inside it; training loss, :class:`Checked` as a list, seconds."""
-        begin = time.perf_counter()
+        """Train for an epoch, or the rest of one; training loss, :class:`Validation` as a list, seconds."""
+        begin = self.clock()
         self.model.train()  # dropout and the like are on in here only
         try:
-            loss = self._within_memory(half, fixed, solver, inside)
+            with self.generators.as_global() if self.may_draw else nullcontext():
+                loss = self._within_memory(half, fixed, solver, position)
         finally:
             self.model.eval()
         keep_together(self.model, self.processes)
         if solver.average:
             solver.average.swap()
-        checked = list(self._validate(half, fixed)) if len(self.valid) else None
+        validation = list(self._validate(half, fixed)) if len(self.valid) else None
         if solver.average:
             solver.average.swap()
-        return loss, checked, time.perf_counter() - begin
+        return loss, validation, self.clock() - begin
 
-    def _within_memory(self, half: Half, fixed: Fixed, solver: Solver, inside: dict[str, Any] | None) -> float:
+    def _within_memory(self, half: Half, fixed: Fixed, solver: Solver, position: Position | None) -> float:
         """An epoch; begun again with smaller batches where a GPU's memory is too small for these."""
         while True:
             try:
-                return solver.epoch(half, fixed, self.train, inside)
+                return solver.epoch(half, fixed, self.train, position)
             except RuntimeError as error:
                 if not is_out_of_memory(error) or not solver.halve():
                     raise
             torch.cuda.empty_cache()
-            inside, self.batch_limit = None, getattr(solver, "batch_size", self.batch_limit)
-            self.notes.append(f"out of memory: steps of {self.batch_limit:,} entries from here on")
-
-    def _pause_inside(self, share: float, inside: dict[str, Any]) -> None:
-        """Between two pieces of an epoch."""
-        self.journal.pause_inside(len(self.history) + share, inside)
+            position, self.state.batch_limit = None, getattr(solver, "batch_size", self.state.batch_limit)
+            self.note(f"out of memory: steps of {self.state.batch_limit:,} entries from here on")
 
     def record(
         self, phase: str, train: float, valid: float | None, seconds: float, round_: int = 0, *, best: bool
     ) -> None:
         """Add a row to the history."""
-        row = Epoch(self.attempt, phase, round_, len(self.history) + 1, train, valid, seconds, best, self.most)
-        self.history.append(row)
+        number, epoch = len(self.state.attempts), len(self.state.history) + 1
+        row = Epoch(number, phase, round_, epoch, train, valid, seconds, best, self.max_epochs)
+        self.state.history.append(row)
         if self.on_epoch is not None:
             self.on_epoch(row)
 
+    # --- figures ---
+
     def figure_of(self, half: Half) -> float:
         """The figure that stopping looks at, for a half as it is; of training entries where there are no others."""
-        return self.journal.decide(lambda: self._figure_of(half))
+        return self.processes.decide(lambda: self._figure_of(half))
 
     def _figure_of(self, half: Half) -> float:
         entries = self.valid if len(self.valid) else self.train
-        predicted = LINKS[self.model.link](evaluate_in_batches(half, entries.indices, self.at_once))
+        predicted = LINKS[self.model.link](evaluate_in_batches(half, entries.indices, self.evaluation_batch))
         losses = self.loss.elementwise(predicted, entries.values)
         return self.loss.figure(float(losses.mean()) if len(self.valid) else self.processes.mean(losses))
 
     def at_valid(self, half: Half, fixed: Fixed) -> Tensor:
         """Score of the validation entries, ``(entries,)``."""
-        return evaluate_in_batches(half, self.valid.indices, self.at_once).to(self.valid.values) + fixed.valid
+        found = evaluate_in_batches(half, self.valid.indices, self.evaluation_batch)
+        return found.to(self.valid.values) + fixed.valid
 
-    def _validate(self, half: Half, fixed: Fixed) -> Checked:
+    def _validate(self, half: Half, fixed: Fixed) -> Validation:
         if self.processes.shared:
             return self._validate_together(half, fixed)
-        score = self.at_valid(half, fixed)
-        predicted, values = LINKS[self.model.link](score), self.valid.values
+        predicted, values = LINKS[self.model.link](self.at_valid(half, fixed)), self.valid.values
         loss = self.loss.elementwise(predicted, values).mean()
         error = (predicted - values).norm() / values.norm().clamp_min(1e-30)
-        return Checked(*torch.stack([loss, error, predicted.std(correction=0), values.std(correction=0)]).tolist())
+        return Validation(*torch.stack([loss, error, predicted.std(correction=0), values.std(correction=0)]).tolist())
 
-    def _validate_together(self, half: Half, fixed: Fixed) -> Checked:
+    def _validate_together(self, half: Half, fixed: Fixed) -> Validation:
         """The same, every process with its share of the validation entries."""
         mine = self.processes.share(len(self.valid))
         rest = fixed.valid[mine] if isinstance(fixed.valid, Tensor) else fixed.valid
         values = self.valid.values[mine]
-        score = evaluate_in_batches(half, self.valid.indices[mine], self.at_once).to(values) + rest
+        score = evaluate_in_batches(half, self.valid.indices[mine], self.evaluation_batch).to(values) + rest
         predicted = LINKS[self.model.link](score)
         numbers = [self.loss.elementwise(predicted, values), (predicted - values).square(), values.square()]
         loss, wrong, squares = self.processes.sum(*(float(one.double().sum()) for one in numbers))
         spreads = [self.processes.moments(one)[1] for one in (predicted, values)]
-        return Checked(loss / len(self.valid), math.sqrt(wrong / max(squares, 1e-60)), *spreads)
+        return Validation(loss / len(self.valid), math.sqrt(wrong / max(squares, 1e-60)), *spreads)
+
+
+@contextmanager
+def _misfit_named() -> Iterator[None]:
+    """An error that says what to do where a checkpoint is of another model or recipe."""
+    try:
+        yield
+    except (RuntimeError, LookupError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(f"{MISFIT} ({' '.join(str(error).split())})") from None
