@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from jointensor.data.expressions import ModeExpression, as_labels
-from jointensor.data.frames import TableSpec, encode_frame, frame_to_tensor
+from jointensor.data.frames import TableSpec, encode_frame, frame_to_cells, frame_to_tensor
 from jointensor.data.split import split
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError, DataError, MissingPackageError
@@ -224,11 +224,11 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         table, value = _table(columns, names), _free_name(names)
         check_consistent_length(table, numbers)
         spec = TableSpec(tuple(ModeExpression(n, n) for n in names), value, self.duplicates)  # type: ignore[arg-type]
-        fresh = frame_to_tensor(table.with_columns(pl.Series(value, numbers)), spec).tensor
+        fresh = frame_to_cells(table.with_columns(pl.Series(value, numbers)), spec)
         modes = tuple(known.with_more(new.labels or ()) for known, new in zip(self.modes_, fresh.modes, strict=True))
         places = [mode.encode(new.labels or range(new.size)) for mode, new in zip(modes, fresh.modes, strict=True)]
         indices = np.stack([place[fresh.indices[:, n]] for n, place in enumerate(places)], axis=1)
-        self.predictor_ = add_entries(self.predictor_, SparseTensor(indices, fresh.values, modes))
+        self.predictor_ = add_entries(self.predictor_, SparseTensor.part(indices, fresh.values, modes))
         self.modes_, self.model_ = modes, self.predictor_.model
         self.linear_factors_ = [] if self.model_ is None else [t.numpy().copy() for t in self.model_.linear_factors]
         return self

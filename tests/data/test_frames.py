@@ -22,6 +22,7 @@ from jointensor.data.frames import (
 )
 from jointensor.data.modes import Mode
 from jointensor.errors import ConfigError, DataError
+from tests.data.strategies import assume_fit_for_32_bits
 
 EVENTS = {
     "Date/Time": ["4/1/2014 0:11:00", "4/1/2014 0:17:00", "4/13/2014 5:00:00", "4/1/2014 0:59:00"],
@@ -114,6 +115,7 @@ def test_duplicates_are_an_error_unless_a_rule_is_chosen(rows):
     )
 )
 def test_frame_to_tensor_to_frame(table):
+    assume_fit_for_32_bits(table.values())
     frame = pl.DataFrame([[*cell, v] for cell, v in table.items()], schema=["a", "b", "c", "v"], orient="row")
     tensor = read(frame, ["a", "b", "c"], "v").tensor
     back = tensor_to_frame(tensor, "v")

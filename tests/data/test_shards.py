@@ -11,10 +11,11 @@ from jointensor.data.formats.files import read_tensor, write_table, write_tensor
 from jointensor.data.formats.npz_chunks import scan_npz
 from jointensor.data.formats.table_chunks import scan_table, scan_tns
 from jointensor.data.frames import TableSpec
-from jointensor.data.shard_writer import Summary, load_shards, write_shards
+from jointensor.data.shard_writer import load_shards, write_shards
 from jointensor.data.shards import Shards, read_ahead, save_shard
 from jointensor.data.split import LEFT_OUT, TEST, TRAIN, VALID, SplitAssignment, SplitRule, split
 from jointensor.data.tensor import SparseTensor
+from jointensor.data.values import ValueSummary
 from jointensor.errors import ConfigError, DataError
 
 SHAPE = (30, 20, 10)
@@ -185,7 +186,7 @@ def test_shards_of_before_are_taken_again_only_if_they_are_whole(tmp_path, tenso
 
 def test_running_sums_do_not_cancel():
     values = (1e6 + np.random.default_rng(0).normal(size=10_000)).astype(np.float32)
-    summary = Summary()
+    summary = ValueSummary()
     for part in np.array_split(values, 7):
         summary.update(part)
     assert summary.mean == pytest.approx(values.mean(dtype=np.float64), rel=1e-12)

@@ -225,7 +225,8 @@ def as_labels(column: pl.Series) -> pl.Series:
     if column.dtype.is_float():
         column = column.set(~column.is_finite(), None)
         whole = column.cast(pl.Int64, strict=False)
-        same = (whole.cast(pl.Float64) == column.cast(pl.Float64)).fill_null(value=False)
+        # a null in the mask chooses the column's text, which is null there; fill_null would use polars' threads
+        same = whole.cast(pl.Float64) == column.cast(pl.Float64)
         return whole.cast(pl.String).zip_with(same, column.cast(pl.String))
     try:
         if isinstance(column.dtype, pl.Datetime):

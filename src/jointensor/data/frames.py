@@ -105,7 +105,21 @@ def to_polars(frame: Any) -> pl.DataFrame:
         raise DataError(f"the data frame cannot be read: {' '.join(map(str, error.args))}") from None
 
 
-def frame_to_tensor(frame: Any, spec: TableSpec) -> Reading:
+@dataclass(frozen=True)
+class Cells:
+    """The cells of a table: one per combination of labels, sorted by index."""
+
+    indices: NDArray[np.int64]
+    """Positions, ``(cells, modes)``."""
+    values: NDArray[np.float64]
+    modes: tuple[Mode, ...]
+    spec: TableSpec
+    """The rules with their expressions resolved."""
+    notes: tuple[str, ...]
+    """Messages for the user."""
+
+
+def frame_to_cells(frame: Any, spec: TableSpec) -> Cells:
     """Encode labels, apply the rule for duplicates, and sort the cells by index.
 
     Parameters
@@ -131,9 +145,14 @@ def frame_to_tensor(frame: Any, spec: TableSpec) -> Reading:
         resolved.append(expression_)
         notes += more
     cells = merge_cells(pl.DataFrame(codes).with_columns(values), "count" if counting else spec.duplicates, modes)
-    indices = cells.select(codes.keys()).to_numpy()
-    tensor = SparseTensor(indices, cells["value"].to_numpy(), modes)
-    return Reading(tensor, replace(spec, modes=tuple(resolved)), tuple(notes))
+    indices, values_ = cells.select(codes.keys()).to_numpy(), cells["value"].to_numpy()
+    return Cells(indices, values_, tuple(modes), replace(spec, modes=tuple(resolved)), tuple(notes))
+
+
+def frame_to_tensor(frame: Any, spec: TableSpec) -> Reading:
+    """The tensor of a table; see :func:`frame_to_cells`."""
+    cells = frame_to_cells(frame, spec)
+    return Reading(SparseTensor(cells.indices, cells.values, cells.modes), cells.spec, cells.notes)
 
 
 def tensor_to_frame(tensor: SparseTensor, value: str = "value") -> pl.DataFrame:
@@ -191,7 +210,7 @@ class Encoder:
         resolved = []
         for n, (mode, expression, enum) in enumerate(zip(self.modes, self.expressions, self._enums, strict=True)):
             labels, expression_, _ = expression.evaluate(table)
-            indices[:, n] = _numbered(labels, mode) if enum is None else coded(labels, enum).fill_null(UNSEEN)
+            indices[:, n] = _numbered(labels, mode) if enum is None else _coded_or_unseen(labels, enum)
             resolved.append(expression_)
         return indices, resolved
 
@@ -267,6 +286,16 @@ def _codes(labels: pl.Series, mode: Mode) -> pl.Series:
 def coded(labels: pl.Series, enum: pl.Enum) -> pl.Series:
     """Positions of labels; nothing for those that a mode does not have."""
     return labels.cast(enum, strict=False).to_physical().cast(pl.Int64)
+
+
+def _coded_or_unseen(labels: pl.Series, enum: pl.Enum) -> pl.Series:
+    """Positions of labels, :data:`UNSEEN` for labels that a mode does not have.
+
+    Uses only operations that stay in the calling thread: after ``os.fork`` polars' thread pool has no threads, and
+    operations that need it, such as ``fill_null``, never return. Estimators are often used in forked workers.
+    """
+    codes = coded(labels, enum)
+    return codes.zip_with(codes.is_not_null(), pl.Series([UNSEEN], dtype=pl.Int64).new_from_index(0, len(codes)))
 
 
 def _numbered(labels: pl.Series, mode: Mode) -> NDArray[np.int64]:

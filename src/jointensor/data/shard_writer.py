@@ -21,6 +21,7 @@ from jointensor.data.shards import Shards, read_ahead, read_header, save_shard, 
 from jointensor.data.split import TEST, TRAIN, VALID, SplitAssignment
 from jointensor.data.split.assignment import mix
 from jointensor.data.tensor import SparseTensor, cell_keys
+from jointensor.data.values import ValueSummary
 from jointensor.errors import ConfigError, DataError, RunError
 
 Chunk = tuple[NDArray[np.int32], NDArray[np.float32]]
@@ -28,35 +29,6 @@ Chunk = tuple[NDArray[np.int32], NDArray[np.float32]]
 
 BUCKET_SEED = 0x5A4D
 """Seed of the hash that chooses an entry's bucket; fixed, so that the same source gives the same shards."""
-
-
-@dataclass
-class Summary:
-    """Running mean, sum of squares and range of values."""
-
-    n: int = 0
-    mean: float = 0.0
-    squares: float = 0.0
-    """Sum of squared deviations from the mean."""
-    low: float = math.inf
-    high: float = -math.inf
-
-    def update(self, values: NDArray[np.float32]) -> None:
-        """Add values, by the parallel form of Welford's sums, which does not cancel."""
-        if not len(values):
-            return
-        exact = values.astype(np.float64)
-        mean, total = float(exact.mean()), self.n + len(values)
-        shift = mean - self.mean
-        self.squares += float(np.sum((exact - mean) ** 2)) + shift**2 * self.n * len(values) / total
-        self.mean += shift * len(values) / total
-        self.n = total
-        self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
-
-    @property
-    def spread(self) -> float:
-        """Standard deviation."""
-        return math.sqrt(self.squares / self.n) if self.n else 0.0
 
 
 @dataclass(frozen=True)
@@ -68,7 +40,7 @@ class ShardedTensor:
     test: Shards
     valid: SparseTensor
     """Validation entries in memory; a sample where there are more than ``SplitRule.max_valid``."""
-    summary: Summary
+    summary: ValueSummary
     """Of the training values."""
     counts: tuple[NDArray[np.int64], ...]
     """Training entries of every label, ``(I_n,)`` for each mode."""
@@ -136,12 +108,12 @@ def load_shards(folder: Path, modes: tuple[Mode, ...], rule: dict[str, Any]) -> 
             for name in ("train", "test")
         )
         with np.load(folder / "counts.npz") as counts, np.load(folder / "valid.npz") as valid:
-            validation = SparseTensor(valid["indices"], valid["values"], modes)
+            validation = SparseTensor.part(valid["indices"], valid["values"], modes)
             labels = tuple(counts[name] for name in counts.files)
         if not (train.whole() and test.whole()):
             return None
         return ShardedTensor(
-            modes, train, test, validation, Summary(**header["summary"]), labels, header["entries"], header["how"]
+            modes, train, test, validation, ValueSummary(**header["summary"]), labels, header["entries"], header["how"]
         )
     except (OSError, LookupError, TypeError, ValueError):
         return None
@@ -190,7 +162,7 @@ def _buckets_to_shards(folder: Path, modes: tuple[Mode, ...], assignment: SplitA
     """Turn every bucket into one training and one test shard."""
     shape = tuple(mode.size for mode in modes)
     labels = tuple(np.zeros(size, dtype=np.int64) for size in shape)
-    summary, kept = Summary(), []
+    summary, kept = ValueSummary(), []
     written: dict[str, tuple[list[int], list[int]]] = {"train": ([], []), "test": ([], [])}
     width = len(modes) + 2
 
@@ -221,7 +193,7 @@ def _buckets_to_shards(folder: Path, modes: tuple[Mode, ...], assignment: SplitA
         kept.append((indices[held], values[held]))
     if not summary.n:
         raise ConfigError(f"split '{assignment.rule.rule}' leaves no training entries; lower the test share")
-    valid = SparseTensor(np.concatenate([one for one, _ in kept]), np.concatenate([one for _, one in kept]), modes)
+    valid = SparseTensor.part(np.concatenate([one for one, _ in kept]), np.concatenate([one for _, one in kept]), modes)
     train, test = (Shards(folder, name, tuple(c), tuple(s)) for name, (c, s) in written.items())
     return ShardedTensor(modes, train, test, valid, summary, labels, assignment.entries, assignment.method)
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from jointensor.data.modes import Mode
+from jointensor.data.values import ValueSummary, check_underflow
 from jointensor.errors import DataError
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class SparseTensor:
     indices
         Positions, shape ``(entries, modes)``, zero-based, each cell at most once.
     values
-        One finite number per entry.
+        One finite number per entry. Stored in 32 bits; values whose differences are lost in 32 bits are refused.
     modes
         The axes, as :class:`~jointensor.data.modes.Mode` objects or simply as the shape.
 
@@ -47,7 +48,9 @@ class SparseTensor:
     def __init__(self, indices: ArrayLike, values: ArrayLike, modes: Sequence[int | Mode]) -> None:
         object.__setattr__(self, "modes", _as_modes(modes))
         object.__setattr__(self, "indices", _as_indices(indices, self.modes))
-        object.__setattr__(self, "values", _as_values(values, len(self.indices)))
+        given = _as_array(values, "values")
+        object.__setattr__(self, "values", _as_values(given, len(self.indices)))
+        _check_rounding(given, self.values)
         _refuse_duplicates(self)
 
     @property
@@ -98,6 +101,15 @@ class SparseTensor:
         if tuple(mode.size for mode in modes) != self.shape:
             raise DataError(f"modes of sizes {[mode.size for mode in modes]} for a tensor of shape {self.shape}")
         return _checked(self.indices, self.values, modes)
+
+    @classmethod
+    def part(cls, indices: ArrayLike, values: ArrayLike, modes: Sequence[int | Mode]) -> SparseTensor:
+        """Some entries of a larger tensor: as the constructor, but their spread alone need not fit 32 bits."""
+        axes = _as_modes(modes)
+        positions = _as_indices(indices, axes)
+        tensor = _checked(positions, _as_values(values, len(positions)), axes)
+        _refuse_duplicates(tensor)
+        return tensor
 
     @classmethod
     def from_dense(cls, array: ArrayLike, modes: Sequence[int | Mode] | None = None) -> SparseTensor:
@@ -202,6 +214,14 @@ def _as_values(values: ArrayLike, entries: int) -> NDArray[np.float32]:
         row = int(np.argmax(wrong))
         raise DataError(f"entry {row} has the value {array[row]}, which is not a finite 32-bit number")
     return _frozen(small)
+
+
+def _check_rounding(given: NDArray[Any], values: NDArray[np.float32]) -> None:
+    """Refuse values that 32 bits turn into zero or cannot tell apart."""
+    check_underflow(given, values)
+    summary = ValueSummary()
+    summary.update(given)
+    summary.check_precision()
 
 
 def _frozen(array: NDArray[Any]) -> NDArray[Any]:

@@ -12,7 +12,6 @@ from jointensor.data.epidemic import WHAT, Epidemic, make_epidemic
 from jointensor.data.formats.entries import positions
 from jointensor.data.formats.files import write_table
 from jointensor.data.frames import TableSpec, tensor_to_frame
-from jointensor.data.tensor import SparseTensor
 from jointensor.errors import MissingPackageError
 from jointensor.evaluation.components import draw_components, read_components
 from jointensor.report.pages import figure_rows
@@ -98,8 +97,7 @@ def _draw_series(panel: Any, fitted: Run, epidemic: Epidemic, place: int, what: 
     gap = np.ones(days, dtype=np.bool_)
     gap[at] = False
     cells = np.array([(place, what, day) for day in np.flatnonzero(gap)])
-    asked = SparseTensor(cells, np.zeros(len(cells)), observed.modes)
-    filled = fitted.predictor.predict(positions(asked, fitted.modes))  # the run has its own order of labels
+    filled = fitted.predictor.predict(positions(cells, observed.modes, fitted.modes))  # the run orders its own labels
     panel.fill_between(range(days), 0, 1, where=gap, transform=panel.get_xaxis_transform(), color="#f3e9d2", step="mid")
     panel.plot(epidemic.truth[place, what], color="#9aa7b4", linewidth=1, label="true")
     panel.plot(at, observed.values[seen], ".", color="#1f6f8b", markersize=2, label="reported")

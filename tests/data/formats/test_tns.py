@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from jointensor import SparseTensor, read_tensor, write_tensor
 from jointensor.data.modes import Mode
 from jointensor.errors import DataError
+from tests.data.strategies import assume_fit_for_32_bits
 
 EXPECTED = ([[0, 0, 1], [1, 2, 0]], [2.5, -4.0])
 
@@ -135,6 +136,7 @@ LABELS = st.lists(
     labels=LABELS, values=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=2, max_size=2)
 )
 def test_what_is_written_is_read_back(tmp_path_factory, name, labels, values):
+    assume_fit_for_32_bits(values)
     path = tmp_path_factory.mktemp("tns") / name
     modes = (Mode("Date/Time", len(labels), tuple(labels)), Mode("mode_1", 3))
     written = SparseTensor([[len(labels) - 1, 2], [0, 0]], values, modes)

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from jointensor.data.formats.files import file_kind, read_queries, read_table
 from jointensor.data.modes import Mode
-from jointensor.data.tensor import SparseTensor
 from jointensor.errors import DataError
 
 if TYPE_CHECKING:
@@ -29,10 +28,10 @@ def read_entries(
         frame = read_table(path, spec)
         raw = all(e.text in frame.columns or set(e.columns()) <= set(frame.columns) for e in spec.modes)
         if raw and (spec.counts_rows(frame) or spec.duplicates != "error"):
-            from jointensor.data.frames import frame_to_tensor  # noqa: PLC0415 - polars only for tables
+            from jointensor.data.frames import frame_to_cells  # noqa: PLC0415 - polars only for tables
 
-            tensor = frame_to_tensor(frame, spec).tensor
-            return positions(tensor, modes), tensor.values
+            cells = frame_to_cells(frame, spec)
+            return positions(cells.indices, cells.modes, modes), cells.values
     queries = read_queries(path, modes, spec, values=True)
     values = np.asarray(queries.values, dtype=np.float64)
     if values.shape != (len(queries.indices),):
@@ -43,10 +42,10 @@ def read_entries(
     return queries.indices, values
 
 
-def positions(tensor: SparseTensor, modes: tuple[Mode, ...]) -> NDArray[np.int64]:
-    """The entries of a tensor as indices over other modes, matched by label."""
+def positions(indices: NDArray[np.integer], modes: tuple[Mode, ...], other: tuple[Mode, ...]) -> NDArray[np.int64]:
+    """Indices over some modes as indices over other modes, matched by label; ``(entries, modes)``."""
     columns = []
-    for n, (own, other) in enumerate(zip(tensor.modes, modes, strict=True)):
-        table = other.encode(own.label(i) for i in range(own.size))  # (I_n,)
-        columns.append(table[tensor.indices[:, n]])
+    for n, (own, target) in enumerate(zip(modes, other, strict=True)):
+        table = target.encode(own.label(i) for i in range(own.size))  # (I_n,)
+        columns.append(table[indices[:, n]])
     return np.stack(columns, axis=1)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from jointensor.data.formats.reading import check_unpacked
 from jointensor.data.modes import Mode
 from jointensor.data.shard_writer import Chunk
 from jointensor.data.tensor import _as_indices, _as_values
+from jointensor.data.values import ValueSummary, check_underflow
 from jointensor.errors import DataError
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def scan_npz(path: Path, rows: int) -> ChunkedSource:
         modes = _modes(small, np.empty((1, more[0]), dtype=dtype))
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
-    return ChunkedSource(modes, entries, lambda: _chunks(path, modes, rows))
+    return ChunkedSource(modes, entries, lambda: checked(path, _arrays(path, rows, *LARGE), modes))
 
 
 def count_npz(path: Path) -> tuple[int, int]:
@@ -144,17 +145,30 @@ def _largest(path: Path, rows: int) -> NDArray[np.int64]:
     return np.maximum(np.max(tops, axis=0).astype(np.int64), 0)
 
 
-def _chunks(path: Path, modes: tuple[Mode, ...], rows: int) -> Iterator[Chunk]:
-    start = 0
-    for indices, values in _arrays(path, rows, *LARGE):
-        yield checked(path, indices, values, modes, start)
+def checked(path: Path, entries: Iterable[Sequence[NDArray[Any]]], modes: tuple[Mode, ...]) -> Iterator[Chunk]:
+    """Chunks as they are stored on disk; the same checks as for :class:`SparseTensor`, except for duplicate cells.
+
+    Parameters
+    ----------
+    path
+        The file, for messages.
+    entries
+        Indices ``(entries, modes)`` and values of consecutive entries, as they were read.
+    modes
+        The modes of the tensor.
+    """
+    start, summary = 0, ValueSummary()
+    for indices, values in entries:
+        try:
+            positions, small = _as_indices(indices, modes), _as_values(values, len(indices))
+            check_underflow(values, small)
+        except DataError as error:
+            where = f" (counted from entry {start:,} on)" if start else ""
+            raise DataError(f"{path}: {error}{where}") from None
+        summary.update(values)
+        yield positions.astype(np.int32, copy=False), small
         start += len(values)
-
-
-def checked(path: Path, indices: NDArray[Any], values: NDArray[Any], modes: tuple[Mode, ...], start: int) -> Chunk:
-    """Entries as they are kept on disk, or an error that says where the bad one is."""
     try:
-        return _as_indices(indices, modes).astype(np.int32, copy=False), _as_values(values, len(indices))
+        summary.check_precision()
     except DataError as error:
-        where = f" (counted from entry {start:,} on)" if start else ""
-        raise DataError(f"{path}: {error}{where}") from None
+        raise DataError(f"{path}: {error}") from None

@@ -132,12 +132,12 @@ def _keep(scratch: Path, k: int, chunk: Chunk) -> tuple[Path, int]:
 
 
 def _kept(path: Path, modes: tuple[Mode, ...], files: list[Path]) -> Iterator[Chunk]:
-    start = 0
-    for file in files:
-        with np.load(file) as arrays:
-            chunk = checked(path, arrays["indices"], arrays["values"], modes, start)
-        start += len(chunk[1])
-        yield chunk
+    def stored() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for file in files:
+            with np.load(file) as arrays:
+                yield arrays["indices"], arrays["values"]
+
+    return checked(path, stored(), modes)
 
 
 def scan_tns(path: Path) -> ChunkedSource:
@@ -158,10 +158,7 @@ def scan_tns(path: Path) -> ChunkedSource:
 
 
 def _tns_scan(path: Path, modes: tuple[Mode, ...]) -> Iterator[Chunk]:
-    start = 0
-    for numbers in _tns_chunks(path):
-        yield checked(path, numbers[:, :-1] - 1, numbers[:, -1], modes, start)
-        start += len(numbers)
+    return checked(path, ((numbers[:, :-1] - 1, numbers[:, -1]) for numbers in _tns_chunks(path)), modes)
 
 
 def _tns_chunks(path: Path) -> Iterator[np.ndarray]:
