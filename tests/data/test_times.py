@@ -189,3 +189,42 @@ def test_missing_times_stay_missing():
 def test_what_is_no_time_is_refused_with_its_row(values, row, shown):
     with pytest.raises(DataError, match=re.escape(f"row {row}: '{shown}' in column 'when' is not a date or time")):
         read_times(pl.Series("when", values))
+
+
+YEARS = {"a": -62135596801, "b": 253402300800}
+"""Unix times one second before the year 1, and at the beginning of the year 10000."""
+
+
+@pytest.mark.parametrize("second", YEARS.values())
+@pytest.mark.parametrize("text", ["t", *(f"{name}(t)" for name in SHORT_FORMS)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda second: pl.Series("t", [0, second * 10**3]).cast(pl.Datetime("ms")),
+        lambda second: pl.Series("t", [0, second * 10**6]).cast(pl.Datetime("us")),
+        lambda second: pl.Series("t", [0, second * 10**6]).cast(pl.Datetime("us", "Asia/Tokyo")),
+        lambda second: pl.Series("t", [0, second // 86400], dtype=pl.Int32).cast(pl.Date),
+        lambda second: pl.Series("t", [0, second * 10**7]).cast(pl.Datetime("ms")),
+    ],
+)
+def test_dates_out_of_range_name_their_row_and_do_not_panic(make, text, second, capfd):
+    with pytest.raises(DataError, match="row 2: the date or time in column 't' is not in the years 1 to 9999"):
+        ModeExpression("m", text).evaluate(pl.DataFrame([make(second)]))
+    assert not capfd.readouterr().err  # polars writes the trace of a panic before anybody can catch it
+
+
+@pytest.mark.parametrize("text", [f"{name}(t)" for name in SHORT_FORMS])
+@pytest.mark.parametrize("second", [*YEARS.values(), 2**62, -(2**62), 1e300])
+def test_unix_times_out_of_range_name_their_row(text, second, capfd):
+    for column in (pl.Series("t", ["0", "1", str(second)]), pl.Series("t", [0.0, 1.0, float(second)])):
+        with pytest.raises(DataError, match=r"row 3: .* in column 't' is not a date or time that can be read"):
+            ModeExpression("m", text, "unix s").evaluate(pl.DataFrame([column]))
+    assert not capfd.readouterr().err
+
+
+def test_the_first_and_the_last_day_of_the_calendar_are_dates():
+    days = pl.Series("t", [date(1, 1, 1), date(9999, 12, 31)])
+    late = pl.Series("t", [datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59)])
+    for column in (days, late):
+        labels = ModeExpression("m", "day(t)").evaluate(pl.DataFrame([column]))[0]
+        assert [label.lstrip("0+") for label in labels] == ["1-01-01", "9999-12-31"]

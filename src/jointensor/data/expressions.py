@@ -18,7 +18,7 @@ from typing import Any
 import polars as pl
 
 from jointensor.data.modes import Order
-from jointensor.data.times import SHORT_FORMS, also_day_first, read_times
+from jointensor.data.times import SHORT_FORMS, also_day_first, check_calendar, read_times
 from jointensor.errors import DataError
 
 _CALL = re.compile(r"(\w+)\((.*)\)$", re.DOTALL)
@@ -228,6 +228,8 @@ def as_labels(column: pl.Series) -> pl.Series:
         # a null in the mask chooses the column's text, which is null there; fill_null would use polars' threads
         same = whole.cast(pl.Float64) == column.cast(pl.Float64)
         return whole.cast(pl.String).zip_with(same, column.cast(pl.String))
+    if isinstance(column.dtype, pl.Date | pl.Datetime):
+        check_calendar(column)
     try:
         if isinstance(column.dtype, pl.Datetime):
             return column.dt.strftime("%Y-%m-%d %H:%M:%S%.f" + ("%:z" if column.dtype.time_zone else ""))

@@ -8,6 +8,7 @@ the same way as a million training rows. Times with a zone are taken in UTC.
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from itertools import product
 
 import polars as pl
@@ -47,6 +48,11 @@ FORMATS = (
 _UNITS = (("unix s", 1e11), ("unix ms", 1e14), ("unix us", 1e17), ("unix ns", float("inf")))
 _PER_MICROSECOND = {"unix s": 1e6, "unix ms": 1e3, "unix us": 1.0, "unix ns": 1e-3}
 
+_PER_SECOND = {"ms": Fraction(10**3), "us": Fraction(10**6), "ns": Fraction(10**9)}
+
+YEAR_1, YEAR_1000, YEAR_10000 = -62_135_596_800, -30_610_224_000, 253_402_300_800
+"""Unix times of the beginnings of these years, in seconds."""
+
 SHORT_FORMS: dict[str, tuple[Callable[[pl.Series], pl.Series], Order]] = {
     "day": (lambda t: t.dt.strftime("%Y-%m-%d"), "ordered"),
     "week": (lambda t: t.dt.strftime("%G-W%V"), "ordered"),
@@ -70,16 +76,30 @@ def read_times(column: pl.Series, format_: str | None = None) -> tuple[pl.Series
     format_
         The format to use, where it is known; another is looked for only if it does not fit.
     """
-    if column.dtype == pl.Date:
-        return column.cast(pl.Datetime("us")), "date"
-    if isinstance(column.dtype, pl.Datetime):
-        return _in_utc(column), "time"
+    if isinstance(column.dtype, pl.Date | pl.Datetime):
+        check_calendar(column)
+        return (column.cast(pl.Datetime("us")), "date") if column.dtype == pl.Date else (_in_utc(column), "time")
     column = _plain(column)
     for candidate in filter(None, (format_, *_candidates(column))):
         times = _parse(column, candidate)
         if times is not None and times.null_count() == column.null_count():
             return times, candidate
     raise DataError(_complaint(column))
+
+
+def check_calendar(column: pl.Series) -> None:
+    """Refuse dates and times outside the years 1 to 9999, in which polars cannot compute, or ends by a panic."""
+    outside = _outside(column.to_physical(), column.dtype, YEAR_1)
+    if outside.any():
+        row = int(outside.arg_max() or 0)
+        raise DataError(f"row {row + 1}: the date or time in column '{column.name}' is not in the years 1 to 9999")
+
+
+def _outside(numbers: pl.Series, dtype: pl.DataType, first: int) -> pl.Series:
+    """Whether physical numbers of dates or times are before second ``first`` or after the year 9999."""
+    per_second = Fraction(1, 86400) if dtype == pl.Date else _PER_SECOND[getattr(dtype, "time_unit", None) or "us"]
+    low, high = (max(min(int(second * per_second), 2**63 - 1), -(2**63)) for second in (first, YEAR_10000))
+    return (numbers < low) | (numbers >= high)
 
 
 def also_day_first(column: pl.Series, format_: str) -> bool:
@@ -119,15 +139,17 @@ def _parse(column: pl.Series, format_: str) -> pl.Series | None:
     if format_ in _PER_MICROSECOND:
         if column.dtype != pl.String and not column.dtype.is_numeric():
             return None
-        numbers = column.cast(pl.Float64, strict=False) * _PER_MICROSECOND[format_]
-        return numbers.floor().cast(pl.Int64, strict=False).cast(pl.Datetime("us"))
+        exact = column.cast(pl.Float64, strict=False) * _PER_MICROSECOND[format_]
+        numbers = exact.floor().cast(pl.Int64, strict=False)
+        return numbers.set(_outside(numbers, pl.Datetime("us"), YEAR_1), None).cast(pl.Datetime("us"))
     if column.dtype != pl.String:
         return None
     try:
-        times = _in_utc(column.str.to_datetime(format_, time_unit="us", strict=False))
+        times = column.str.to_datetime(format_, time_unit="us", strict=False)
     except pl.exceptions.PolarsError:
         return None
-    return times.set(times.dt.year() < 1000, None)  # %Y reads 14 as the year 14
+    # %Y reads 14 as the year 14
+    return _in_utc(times.set(_outside(times.to_physical(), times.dtype, YEAR_1000), None))
 
 
 def _in_utc(times: pl.Series) -> pl.Series:

@@ -23,7 +23,7 @@ def save(path, **arrays):
     labels=st.lists(
         st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=6), min_size=1, max_size=6, unique=True
     ),
-    size=st.integers(1, 10**12),
+    size=st.integers(1, 10**7),
     order=st.sampled_from(["none", "ordered", "cyclic"]),
     value=st.floats(width=32, allow_nan=False, allow_infinity=False),
 )

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jointensor.data.formats.npz import read_arrays, read_npz, texts_of, write_npz
-from jointensor.data.formats.reading import Reading
+from jointensor.data.formats.reading import Reading, check_positions
 from jointensor.data.modes import ORDERS, UNSEEN, Mode, Order
 from jointensor.data.tensor import SparseTensor, check_whole
 from jointensor.errors import ConfigError, DataError
@@ -71,6 +71,7 @@ def read_tensor(path: Path | str, spec: TableSpec | None = None, orders: Mapping
         if spec is not None:
             raise ConfigError(f"{path} says itself what its modes and values are; leave out the options for tables")
         reading = Reading(read_npz(path) if kind == "npz" else _read_tns(path))
+        check_positions(path, reading.tensor.modes, len(reading.tensor))
     else:
         reading = _read_table_tensor(path, spec)
     return replace(reading, tensor=with_orders(reading.tensor, orders or {}))

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jointensor.data.formats.npz import _BROKEN, _first_line, _modes, _read_array, read_array_header
-from jointensor.data.formats.reading import check_unpacked
+from jointensor.data.formats.reading import check_positions, check_unpacked
 from jointensor.data.modes import Mode
 from jointensor.data.shard_writer import Chunk
 from jointensor.data.tensor import _as_indices, _as_values
@@ -62,6 +62,7 @@ def scan_npz(path: Path, rows: int) -> ChunkedSource:
         modes = _modes(small, np.empty((1, more[0]), dtype=dtype))
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
+    check_positions(path, modes, entries)
     return ChunkedSource(modes, entries, lambda: checked(path, _arrays(path, rows, *LARGE), modes))
 
 

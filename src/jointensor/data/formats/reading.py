@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jointensor.data.modes import Mode
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import DataError
 
@@ -28,6 +30,21 @@ SMALL, RATIO = 1 << 28, 200
 """Bytes that any packed file may unpack to, and how many times its own size: text and indices pack three- to
 twentyfold, files that are made to fill a memory a thousandfold."""
 _BLOCK = 1 << 24
+
+MAX_POSITIONS, MAX_POSITIONS_PER_ENTRY = 10_000_000, 100
+"""Positions of a mode without labels that any source may have, and how many times its entries. A model has parameters
+for every position: 10⁷ positions take 800 MB at 20 components."""
+
+
+def check_positions(path: Path, modes: Sequence[Mode], entries: int) -> None:
+    """Refuse a mode whose positions are so large that a model over them would fill the memory with empty rows."""
+    for mode in modes:
+        if mode.labels is None and mode.size > max(MAX_POSITIONS, MAX_POSITIONS_PER_ENTRY * entries):
+            raise DataError(
+                f"{path}: mode '{mode.name}' goes up to position {mode.size:,} with {entries:,} entries, and a model "
+                "has parameters for every position; number the positions that occur without gaps, or give a table, "
+                "whose labels may be any text"
+            )
 
 
 def check_unpacked(path: Path, unpacked: int) -> None:

@@ -16,6 +16,7 @@ import polars as pl
 
 from jointensor.data.external_sort import ROWS, CellFile, merged, records_of
 from jointensor.data.formats.npz_chunks import ChunkedSource, checked
+from jointensor.data.formats.reading import check_positions
 from jointensor.data.formats.streaming import NotInParts, PartKinds
 from jointensor.data.formats.tns import mode_of, numbers_of, read_maps
 from jointensor.data.formats.unmapped import line_chunks, read_plainly
@@ -154,6 +155,7 @@ def scan_tns(path: Path) -> ChunkedSource:
         raise DataError(f"{path} has no entries")
     maps = read_maps(path, len(top))
     modes = tuple(mode_of(int(size) - 1, *maps.get(n, (f"mode_{n}", None))) for n, size in enumerate(top))
+    check_positions(path, modes, entries)
     return ChunkedSource(modes, entries, lambda: _tns_scan(path, modes))
 
 
