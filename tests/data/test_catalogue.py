@@ -159,7 +159,7 @@ def test_recipes_are_complete(name):
     ],
 )
 def test_recipes_that_are_not_understood_are_refused(old, new, message):
-    text = (Path(sys.modules[load.__module__].__file__).parent / "tensors" / "nips.toml").read_text()
+    text = (Path(sys.modules[load.__module__].__file__).parent / "tensors" / "nips.toml").read_text(encoding="utf-8")
     assert old in text
     with pytest.raises(DataError, match=message):
         parse(text.replace(old, new, 1), "nips")
@@ -211,7 +211,7 @@ def test_movielens(packed, tmp_path):
 
 def test_movielens_keeps_the_first_of_equal_times_in_file_order(tmp_path):
     rows = "".join(f"1,{movie},3.5,1000000000\n" for movie in range(4000, 900, -1))
-    (tmp_path / "ratings.csv").write_text("userId,movieId,rating,timestamp\n" + rows)
+    (tmp_path / "ratings.csv").write_text("userId,movieId,rating,timestamp\n" + rows, encoding="utf-8")
     tensor = get("movielens-25m", tmp_path, fetcher(tmp_path)).tensor
     assert len(tensor) == 3000
     assert min(map(int, tensor.modes[1].labels)) == 1001
@@ -255,7 +255,8 @@ def test_healthcare_takes_a_table_of_the_users_own(tmp_path):
     path = tmp_path / "ours.csv"
     path.write_text(
         "county,disease,procedure,date,claims\n01001,flu,test,2020-01-02,3\n01001,flu,test,2020-01-02,4\n"
-        "01003,flu,visit,2020-01-01,1\n"
+        "01003,flu,visit,2020-01-01,1\n",
+        encoding="utf-8",
     )
     built = get("healthcare", path, fetcher(tmp_path))
     expected = {("01001", "flu", "test", "2020-01-02"): 7.0, ("01003", "flu", "visit", "2020-01-01"): 1.0}
@@ -263,7 +264,7 @@ def test_healthcare_takes_a_table_of_the_users_own(tmp_path):
     assert built.stand_in
     with pytest.raises(ConfigError, match=r"not public.*--from FILE.*county, disease"):
         get("healthcare", None, fetcher(tmp_path))
-    path.write_text("county,day\n1,2\n")
+    path.write_text("county,day\n1,2\n", encoding="utf-8")
     with pytest.raises(DataError, match=r"disease|claims"):
         get("healthcare", path, fetcher(tmp_path))
 
@@ -300,7 +301,7 @@ def test_a_real_stand_in(real):
     ],
 )
 def test_what_cannot_be_found(name, origin, message, tmp_path):
-    (tmp_path / "a.csv").write_text("x\n")
+    (tmp_path / "a.csv").write_text("x\n", encoding="utf-8")
     with pytest.raises(JointensorError, match=message):
         get(name, None if origin is None else tmp_path / origin, fetcher(tmp_path))
 
@@ -382,7 +383,7 @@ def test_files_put_into_the_cache_by_hand_are_used_if_they_are_whole(publisher, 
     fetcher(tmp_path).fetch(at(load("uber"), publisher))
     assert ("/uber.tns.gz" in [path for path, _ in publisher.asked]) != whole
     assert (tmp_path / "uber" / "uber.tns.gz").read_bytes() == data
-    assert "uber/uber.tns.gz" in json.loads((tmp_path / CHECKSUMS).read_text())
+    assert "uber/uber.tns.gz" in json.loads((tmp_path / CHECKSUMS).read_text(encoding="utf-8"))
 
 
 def test_first_use_records_a_checksum_that_is_enforced_from_then_on(publisher, tmp_path):
@@ -393,7 +394,7 @@ def test_first_use_records_a_checksum_that_is_enforced_from_then_on(publisher, t
     _, folder = fetcher(tmp_path, notes).fetch(recipe)
     assert downloaded(recipe, tmp_path) is recipe.sources[0]
     assert any("nobody published a checksum of nips.tns.gz" in note for note in notes)
-    known = json.loads((tmp_path / CHECKSUMS).read_text())
+    known = json.loads((tmp_path / CHECKSUMS).read_text(encoding="utf-8"))
     assert sorted(known) == sorted(f"nips/{file}" for file in publisher.files)
     assert known["nips/nips.tns.gz"]["bytes"] == len(publisher.files["nips.tns.gz"])
 
@@ -413,7 +414,7 @@ def test_first_use_records_a_checksum_that_is_enforced_from_then_on(publisher, t
         fetcher(tmp_path).fetch(recipe)
     assert not list(folder.glob("nips.tns.gz*"))
     del known["nips/nips.tns.gz"]
-    (tmp_path / CHECKSUMS).write_text(json.dumps(known))
+    (tmp_path / CHECKSUMS).write_text(json.dumps(known), encoding="utf-8")
     fetcher(tmp_path).fetch(recipe)  # accepted on request
 
 
@@ -438,7 +439,7 @@ def test_a_cut_off_file_without_a_checksum_is_not_recorded(publisher, tmp_path):
 
 @pytest.mark.parametrize("text", ["", "[1]", '{"a": 1}', '{"a": {}}'])
 def test_a_damaged_list_of_checksums_is_said(publisher, tmp_path, text):
-    (tmp_path / CHECKSUMS).write_text(text)
+    (tmp_path / CHECKSUMS).write_text(text, encoding="utf-8")
     with pytest.raises(DataError, match=r"checksums\.json cannot be read"):
         fetcher(tmp_path).fetch(at(load("uber"), publisher))
 
@@ -483,7 +484,7 @@ def test_info_says_where_it_comes_from(name, tmp_path):
 def test_get_writes_the_tensor_and_compares_it_with_the_paper(out, tmp_path):
     made, expected = posts(np.random.default_rng(4))
     text = "".join(f"{wall}\t{poster}\t{time}\n" for poster, wall, time in made)
-    (tmp_path / "facebook-wall.txt.anon").write_text(text)
+    (tmp_path / "facebook-wall.txt.anon").write_text(text, encoding="utf-8")
     done = command("get", "facebook-wall", "--from", tmp_path, "--out", tmp_path / out)
     assert done.exit_code == 0
     assert f"{len(expected)} entries" in done.stdout
@@ -510,7 +511,7 @@ def test_get_synthetic(tmp_path):
     tensor = read_tensor(out).tensor
     assert (tensor.shape, len(tensor)) == ((30, 20, 10, 5), 1000) == (tuple(facts["shape"]), facts["entries"])
     command("get", "synthetic", *plan, "--density", 0.01, "--out", tmp_path / "d.csv")
-    assert len((tmp_path / "d.csv").read_text().splitlines()) == 301
+    assert len((tmp_path / "d.csv").read_text(encoding="utf-8").splitlines()) == 301
 
 
 @pytest.mark.parametrize(

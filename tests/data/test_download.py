@@ -93,7 +93,7 @@ def test_a_part_of_another_address_is_not_built_on(publisher, tmp_path):
 @pytest.mark.parametrize("note", ["", "[]", "{}", '{"url": 1, "version": null, "bytes": "x"}'])
 def test_a_damaged_note_starts_anew(publisher, tmp_path, note):
     (tmp_path / "f.bin.part").write_bytes(b"rubbish")
-    (tmp_path / "f.bin.part.json").write_text(note)
+    (tmp_path / "f.bin.part.json").write_text(note, encoding="utf-8")
     assert get(publisher, tmp_path / "f.bin") == SUM
     assert names(tmp_path) == ["f.bin"]
 
@@ -101,7 +101,7 @@ def test_a_damaged_note_starts_anew(publisher, tmp_path, note):
 def test_a_part_as_long_as_the_file_starts_anew(publisher, tmp_path):
     (tmp_path / "f.bin.part").write_bytes(b"?" * len(CONTENT))
     note = {"url": publisher.url("f.bin"), "version": f'"{hash(CONTENT)}"', "bytes": len(CONTENT)}
-    (tmp_path / "f.bin.part.json").write_text(json.dumps(note))
+    (tmp_path / "f.bin.part.json").write_text(json.dumps(note), encoding="utf-8")
     assert get(publisher, tmp_path / "f.bin", sha256=SUM) == SUM
 
 
@@ -157,6 +157,6 @@ def test_redirections_stay_on_the_web(publisher, tmp_path):
 
 
 def test_a_folder_that_cannot_be_made(publisher, tmp_path):
-    (tmp_path / "file").write_text("")
+    (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(RunError, match="cannot be made"):
         get(publisher, tmp_path / "file" / "f.bin")

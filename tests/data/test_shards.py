@@ -254,7 +254,7 @@ def test_a_text_tensor_in_chunks_is_the_tensor(tmp_path, tensor, monkeypatch, na
 def test_a_bad_line_of_a_text_tensor_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("jointensor.data.formats.unmapped.CHUNK", 64)
     lines = ["1 2 3 0.5"] * 40 + ["1 2 x 0.5"]
-    (tmp_path / "a.tns").write_text("\n".join(lines))
+    (tmp_path / "a.tns").write_text("\n".join(lines), encoding="utf-8")
     with pytest.raises(DataError, match="line 41: 'x' is not a number"):
         scan_tns(tmp_path / "a.tns")
 
@@ -286,7 +286,7 @@ def test_a_table_in_chunks_is_the_table(tmp_path, monkeypatch, rule, ending):
 
 def test_fields_in_quotes_may_hold_lines_wherever_blocks_end(tmp_path, monkeypatch):
     lines = [f'"a ""{k}""\nb","{k % 7}\n",{k}.5\n' for k in range(200)]
-    (tmp_path / "a.csv").write_text("u,v,x\n" + "".join(lines) + "\n\n")
+    (tmp_path / "a.csv").write_text("u,v,x\n" + "".join(lines) + "\n\n", encoding="utf-8")
     spec = TableSpec.of(["u", "v"], "x")
     whole = read_tensor(tmp_path / "a.csv", spec).tensor
     for chunk in (40, 97, 1000):
@@ -298,14 +298,16 @@ def test_fields_in_quotes_may_hold_lines_wherever_blocks_end(tmp_path, monkeypat
 
 def test_tables_that_only_all_rows_explain_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("jointensor.data.formats.unmapped.CHUNK", 100)
-    (tmp_path / "a.csv").write_text("a,b,v\n" + "".join(f"{k % 5},{k},{k}\n" for k in range(50)))
+    (tmp_path / "a.csv").write_text("a,b,v\n" + "".join(f"{k % 5},{k},{k}\n" for k in range(50)), encoding="utf-8")
     whole = TableSpec.of(["a", "far=b - AVG(b)"], "v")
     with pytest.raises(DataError, match=r"cannot be read in parts .*leave out --memory"):
         scan_table(tmp_path / "a.csv", whole, 20, tmp_path / "sorting")
     twice = TableSpec.of(["a", "half=FLOOR(b / 10)"], "v")
     with pytest.raises(DataError, match="share their cell with another row"):
         scan_table(tmp_path / "a.csv", twice, 20, tmp_path / "sorting")
-    (tmp_path / "b.csv").write_text("a,b,v\n" + "".join(f"{k},{k},{k}\n" for k in range(30)) + "31,,2\n")
+    (tmp_path / "b.csv").write_text(
+        "a,b,v\n" + "".join(f"{k},{k},{k}\n" for k in range(30)) + "31,,2\n", encoding="utf-8"
+    )
     with pytest.raises(DataError, match=r"nothing for mode 'b'.*rows counted from \d+ on"):
         scan_table(tmp_path / "b.csv", TableSpec.of(["a", "b"], "v"), 20, tmp_path / "sorting")
     with pytest.raises(ConfigError, match="is a table: name its modes"):

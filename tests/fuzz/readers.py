@@ -349,7 +349,9 @@ class RunFolder(Reader):
         run = load_run(folder)
         ask(run.predictor)
         path = folder / "queries.csv"
-        path.write_text("user,movie,day,time\nu1,2,2020-01-03,2020-01-03 10:00:00\nu9,9,x,2020-01-04 11:00:00\n")
+        path.write_text(
+            "user,movie,day,time\nu1,2,2020-01-03,2020-01-03 10:00:00\nu9,9,x,2020-01-04 11:00:00\n", encoding="utf-8"
+        )
         queries = read_queries(path, run.modes, run.spec, values=False)
         run.predictor.predict(queries.indices)
 

@@ -34,8 +34,10 @@ REPOSITORY = Path(__file__).parents[2]
 CORPUS = Path(__file__).parent / "corpus"
 BATCH = 20_000
 """Inputs to a process."""
-SECONDS = 10.0
-"""For one input."""
+CPU_SECONDS = 10.0
+"""Processor time for one input: other processes on the machine do not count."""
+SECONDS = 300.0
+"""Time for one input, only to find one that waits for ever."""
 MEMORY = 1 << 30
 """Bytes that a process may take on top of what it has when it starts to read."""
 FORBIDDEN = ("pickle.find_class", "os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "socket.connect")
@@ -85,7 +87,7 @@ def _batch(tally: Tally, reader: str, start: int, stop: int, seed: int, *, kept:
             code = subprocess.call(
                 command, cwd=REPOSITORY, env={**os.environ, **quiet, "PYTHONFAULTHANDLER": "1"}, stderr=errors
             )
-        for line in answer.read_text().splitlines() if answer.exists() else ():
+        for line in answer.read_text(encoding="utf-8").splitlines() if answer.exists() else ():
             found = json.loads(line)
             tally.outcomes.update(found.pop("outcomes", {}))
             tally.findings += [found] if found else []
@@ -102,7 +104,10 @@ def _batch(tally: Tally, reader: str, start: int, stop: int, seed: int, *, kept:
 
 
 def _death(code: int) -> str:
-    names = {-signal.SIGALRM: f"took more than {SECONDS:g} s"}
+    names = {
+        -signal.SIGPROF: f"took more than {CPU_SECONDS:g} s of processor time",
+        -signal.SIGALRM: f"did not end within {SECONDS:g} s",
+    }
     return names.get(code, f"the process ended with {code}")
 
 
@@ -157,7 +162,7 @@ def work(reader: Reader, cases: Iterator[tuple[int, Case]], folder: Path) -> Non
     reader.warm_up(case)
     _limit_memory()
     watch, outcomes = Watch(case), Counter[str]()
-    with (folder / "answer").open("w") as answer, _shared(folder / "place") as place:
+    with (folder / "answer").open("w", encoding="utf-8") as answer, _shared(folder / "place") as place:
         watch.seen.clear()
         for number, files in cases:
             place[:] = (number + 1).to_bytes(8, "little")
@@ -165,6 +170,7 @@ def work(reader: Reader, cases: Iterator[tuple[int, Case]], folder: Path) -> Non
                 path.unlink() if path.is_file() or path.is_symlink() else shutil.rmtree(path)
             for name, data in files.items():
                 (case / name).write_bytes(data)
+            signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
             signal.setitimer(signal.ITIMER_REAL, SECONDS)
             wrong = None
             try:
@@ -175,6 +181,7 @@ def work(reader: Reader, cases: Iterator[tuple[int, Case]], folder: Path) -> Non
                 wrong = None if str(error) else "an error without a message"
             except BaseException as error:  # noqa: BLE001 - panics of polars are no Exceptions
                 outcome = wrong = f"{type(error).__name__}: {error}"[:300]
+            signal.setitimer(signal.ITIMER_PROF, 0)
             signal.setitimer(signal.ITIMER_REAL, 0)
             outcomes[outcome.partition(":")[0]] += 1
             if any(elsewhere.iterdir()):
@@ -191,7 +198,7 @@ def work(reader: Reader, cases: Iterator[tuple[int, Case]], folder: Path) -> Non
 def _limit_memory() -> None:
     status = Path("/proc/self/statm")
     if status.exists():
-        used = int(status.read_text().split()[0]) * resource.getpagesize()
+        used = int(status.read_text(encoding="utf-8").split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
 
 
@@ -258,7 +265,7 @@ def covered(reader: str, data: Path) -> list[dict[str, Any]]:
     wanted = [str(source / module) for module in READERS[reader].modules]
     measured.json_report(morfs=wanted, outfile=str(report))
     rows = []
-    for path, one in json.loads(report.read_text())["files"].items():
+    for path, one in json.loads(report.read_text(encoding="utf-8"))["files"].items():
         total = one["summary"]
         rows.append({
             "module": path.rpartition("jointensor/")[2],
@@ -312,7 +319,7 @@ def main() -> int:
             "seconds": round(seconds, 1), "coverage": rows,
         }  # fmt: skip
         if options.json:
-            options.json.write_text(json.dumps(figures, indent=1) + "\n")
+            options.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     return int(any(one["findings"] for one in figures.values()))
 
 

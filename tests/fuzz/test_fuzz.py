@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -80,9 +81,9 @@ class Bad(Reader):
         if what == "reads":
             open("/etc/hostname")
         if what == "writes":
-            (folder.parent / "beside").write_text("x")
+            (folder.parent / "beside").write_text("x", encoding="utf-8")
         if what == "here":
-            Path("dropped").write_text("x")
+            Path("dropped").write_text("x", encoding="utf-8")
         if what == "unpickles":
             pickle.loads(b"cos\\ngetpid\\n.")
 
@@ -94,7 +95,7 @@ work(Bad(), ((n, {name: b""}) for n, name in enumerate(names)), Path(sys.argv[1]
 
 def test_what_readers_must_not_do_is_found(tmp_path):
     subprocess.run([sys.executable, "-c", BAD, str(tmp_path)], cwd=REPOSITORY, check=True)
-    found = [json.loads(line) for line in (tmp_path / "answer").read_text().splitlines()]
+    found = [json.loads(line) for line in (tmp_path / "answer").read_text(encoding="utf-8").splitlines()]
     told = {one["input"]: one["what"] for one in found[:-1]}
     assert sorted(told) == [1, 2, 3, 4, 5, 6, 7, 9]
     for number, words in {
@@ -124,7 +125,16 @@ run._worker(sys.argv[1:])
 def test_an_input_that_never_ends_ends_the_process(tmp_path):
     (tmp_path / "place").write_bytes(bytes(8))
     done = subprocess.run(
-        [sys.executable, "-c", HANGS, "tns", "0", "40", "0", str(tmp_path)], cwd=REPOSITORY, timeout=60
+        [sys.executable, "-c", HANGS, "tns", "0", "40", "0", str(tmp_path)], cwd=REPOSITORY, timeout=600
     )
-    assert done.returncode == -14
+    assert done.returncode == -signal.SIGALRM
     assert 0 < int.from_bytes((tmp_path / "place").read_bytes(), "little") < 40
+
+
+def test_an_input_that_computes_for_ever_ends_the_process(tmp_path):
+    (tmp_path / "place").write_bytes(bytes(8))
+    code = HANGS.replace("time.sleep(1)", "pass").replace("run.SECONDS = 0.3", "run.CPU_SECONDS = 0.3")
+    done = subprocess.run(
+        [sys.executable, "-c", code, "tns", "0", "40", "0", str(tmp_path)], cwd=REPOSITORY, timeout=600
+    )
+    assert done.returncode == -signal.SIGPROF

@@ -17,7 +17,7 @@ import polars as pl
 import pytest
 
 from jointensor.data.catalogue.archives import check_whole_archive, open_member
-from jointensor.data.expressions import LONGEST, ModeExpression, parse_sql
+from jointensor.data.expressions import MAX_LENGTH, ModeExpression, growth, parse_sql
 from jointensor.data.formats.entries import read_entries
 from jointensor.data.formats.files import read_table, read_tensor
 from jointensor.data.formats.npz import read_npz
@@ -36,7 +36,7 @@ FRAME = pl.DataFrame({"a": ["x", "y"], "n": ["1", "2"]})
 @pytest.fixture
 def secret(tmp_path):
     path = tmp_path / "secret.csv"
-    path.write_text("TOPSECRET,b\n1,2\n")
+    path.write_text("TOPSECRET,b\n1,2\n", encoding="utf-8")
     return path
 
 
@@ -113,14 +113,68 @@ def test_replacing_again_and_again_is_refused():
             text = f"REPLACE({text}, 'x', 'xxxxxxxxxx')"
         return ModeExpression("m", text)
 
-    assert len(nested(2).evaluate(FRAME)[0][0]) == 100
-    with pytest.raises(DataError, match="at most 4 times"):
-        nested(12).evaluate(FRAME)
+    assert len(nested(3).evaluate(FRAME)[0][0]) == growth(nested(3).text) == 1000
+    with pytest.raises(DataError, match=r"may make a text 100,000,000 times longer; at most 1,000"):
+        nested(8).evaluate(FRAME)
+
+
+def test_four_replaces_cannot_make_gigabytes_of_one_letter():
+    text = "a"
+    for _ in range(4):
+        text = f"REPLACE({text}, 'x', '{'x' * 215}')"
+    with pytest.raises(DataError, match="times longer"):
+        ModeExpression("m", text).evaluate(FRAME)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "REPLACE(a, 'x', b)", "REPLACE(a, b, a)", "REPLACE(a, 'x', 'y' || a)", "\"REPLACE\"(a, 'x', 'y')",
+        "REPLACE/**/(a, 'x', 'y')",
+        "/* ' */ REPLACE/**/(a, 'x', a) /* ' */", "`REPLACE`(a, 'x', a)",
+        "STRING_AGG(a, ',') || a", "ARRAY_TO_STRING(ARRAY_AGG(a), ',') || a",
+        "ARRAY_TO_STRING(STRING_TO_ARRAY(a, ''), 'long')", "listagg(a, ',')",
+    ],
+)  # fmt: skip
+def test_texts_whose_length_cannot_be_foreseen_are_refused(text):
+    with pytest.raises(DataError, match=r"third argument of REPLACE|as a function|joins any number"):
+        ModeExpression("m", text).evaluate(FRAME)
+
+
+@pytest.mark.parametrize(
+    ("text", "times"),
+    [
+        ("REPLACE(REPLACE(REPLACE(a, '$', ''), ',', ''), ' ', '')", 1),
+        ("REPLACE(a, 'ab', 'abcde')", 3),
+        ("REPLACE(a, '', 'xy')", 3),
+        ("REPLACE(a, 'it''s', '(),')", 1),
+        ("REGEXP_REPLACE(a, 'ab', 'xy') || REPLACE(b, 'x', 'yy')", 6),
+        ("a || 'replaced'", 1),
+        ("UPPER(a)", 1),
+    ],
+)
+def test_growth_is_what_replaces_can_do_at_most(text, times):
+    assert growth(text) == times
+    columns = {"a": ["ab" * 20, "$1, 2", ""], "b": ["x" * 30, "y", "it's"]}
+    given = sum(len(one.encode()) + len(text) for column in columns.values() for one in column)
+    labels = ModeExpression("m", text).evaluate(pl.DataFrame(columns))[0]
+    assert sum(len(one.encode()) for one in labels) <= times * given
+
+
+def test_labels_far_larger_than_the_table_are_refused(monkeypatch):
+    monkeypatch.setattr("jointensor.data.expressions.MAX_OUTPUT", 10_000)
+    frame = pl.DataFrame({"a": ["x" * 20] * 50})
+    wide = ModeExpression("m", "||".join(["a"] * 60))
+    with pytest.raises(DataError, match=r"may produce up to [\d,]+ bytes of labels from [\d,]+ bytes of columns"):
+        wide.evaluate(frame)
+    assert len(ModeExpression("m", "||".join(["a"] * 9)).evaluate(frame)[0][0]) == 180
+    with pytest.raises(DataError, match="may produce"):
+        ModeExpression("m", "LPAD(a, 999) || '-'").evaluate(frame)
 
 
 @pytest.mark.parametrize("level", ["CAST(", "')' || CAST(", "'' /* ) */ || CAST(", "`)` || CAST(", "['x', "])
 def test_brackets_that_take_for_ever_to_parse_are_refused(level):
-    with pytest.raises(DataError, match="at most 8 brackets"):
+    with pytest.raises(DataError, match="at most 8 nested brackets"):
         parse_sql("n % 7 + " + level * 40, FRAME.columns)
     assert ModeExpression("m", "UPPER(" * 8 + "a" + ")" * 8).evaluate(FRAME)[0].to_list() == ["X", "Y"]
 
@@ -133,8 +187,8 @@ def test_an_expression_that_doubles_itself_is_refused():
 def test_expressions_that_are_too_long_are_refused():
     with pytest.raises(DataError, match="at most 1,000"):
         ModeExpression("m", "||".join(["a"] * 1000)).evaluate(FRAME)  # ended the process
-    longest = ModeExpression("m", "||".join(["a"] * (LONGEST // 3)))
-    assert longest.evaluate(FRAME)[0][0] == "x" * (LONGEST // 3)
+    longest = ModeExpression("m", "||".join(["a"] * (MAX_LENGTH // 3)))
+    assert longest.evaluate(FRAME)[0][0] == "x" * (MAX_LENGTH // 3)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +235,7 @@ def test_gzip_bombs_are_refused(name, tmp_path, small):
     path = tmp_path / name
     if name.startswith("mode"):
         path = tmp_path / "t.tns"
-        path.write_text("1 1 1 1\n")
+        path.write_text("1 1 1 1\n", encoding="utf-8")
     spec = None if "tns" in path.name else TableSpec.of(["a", "b"], "v")
     if spec is not None:  # a beginning that is a table
         packer = zlib.compressobj(9, zlib.DEFLATED, 31)
@@ -324,7 +378,7 @@ def run(tmp_path):
 )
 def test_runs_name_no_other_files(run, secret, name, monkeypatch):
     checksum = hashlib.sha256(secret.read_bytes()).hexdigest()
-    (run / "metrics.json").write_text(json.dumps({"files": {name: checksum}}))
+    (run / "metrics.json").write_text(json.dumps({"files": {name: checksum}}), encoding="utf-8")
     monkeypatch.setattr("jointensor.runs.folder.sha256", lambda path: pytest.fail(f"{path} was read"))
     with pytest.raises(RunError, match="other files than"):
         load_run(run)
@@ -339,16 +393,16 @@ def test_a_pipe_in_a_run_is_not_waited_for(run, name):
 
 
 def test_json_without_end_is_refused(run):
-    (run / "config.json").write_text("[" * 100_000)
+    (run / "config.json").write_text("[" * 100_000, encoding="utf-8")
     for look in (load_run, read_config):
         with pytest.raises(RunError, match="damaged"):
             look(run)
 
 
 def test_labels_and_weights_of_other_modes_are_refused(run):
-    labels = json.loads((run / "labels.json").read_text())
+    labels = json.loads((run / "labels.json").read_text(encoding="utf-8"))
     labels["modes"].pop()
-    (run / "labels.json").write_text(json.dumps(labels))
+    (run / "labels.json").write_text(json.dumps(labels), encoding="utf-8")
     with pytest.raises(RunError, match="not a model for the 2 modes"):
         load_run(run)
 
@@ -438,7 +492,7 @@ def test_no_file_of_the_package_executes_or_unpickles():
     found = [
         f"{path.name}: {line.strip()}"
         for path in SOURCE.rglob("*.py")
-        for line in path.read_text().splitlines()
+        for line in path.read_text(encoding="utf-8").splitlines()
         if words.search(line)
     ]
     assert found == []

@@ -10,6 +10,7 @@ reads the columns of its table and nothing else: queries within it are refused b
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -23,17 +24,26 @@ from jointensor.errors import DataError
 
 _CALL = re.compile(r"(\w+)\((.*)\)$", re.DOTALL)
 
-LONGEST = 1000
-"""Characters of an expression: polars walks it by recursion, and a stack that is full ends the process."""
+MAX_LENGTH = 1000
+"""Characters of an expression: polars walks it by recursion, and a full stack ends the process."""
 _QUERY = re.compile(r"\bSELECT\b|\(\s*(FROM|TABLE|VALUES|WITH)\b")
 _QUERY_WORD = re.compile(r"\b(SELECT|FROM|TABLE|VALUES|WITH)\b")
 """How a query begins; behind a comment it may begin anywhere."""
-_PADS = re.compile(r"\b[LR]PAD\b(?!\s*\([^(),]*,\s*\d{1,3}\s*[,)])")
-"""Padding to anything but a plain number below 1,000, which would take any amount of memory."""
-MOST_REPEATED = 4
-"""REPLACEs and BETWEENs in an expression: within each other they make text, or the expression, longer by a power."""
-DEEPEST = 8
+_PAD = r"\b[LR]PAD\b"
+_PAD_WIDTH = r"\s*\([^(),]*,\s*(\d{1,3})\s*[,)]"
+_JOINS_ROWS = re.compile(r"\b(STRING_AGG|LISTAGG|GROUP_CONCAT|ARRAY_AGG|ARRAY_TO_STRING)\b")
+"""Functions that join the text of all rows, or put a text between any number of others."""
+_REPLACE = re.compile(r"\b(?:REGEXP_)?REPLACE\s*\(")
+_LITERAL = re.compile(r"'(?:[^']|'')*'")
+MAX_BETWEEN = 4
+"""BETWEENs in an expression: within each other they double the expression that polars evaluates."""
+MAX_DEPTH = 8
 """Brackets within brackets: the time to parse what is within them doubles with each."""
+MAX_GROWTH = 1000
+"""How many times longer than its arguments the REPLACEs of an expression may make a text, taken together."""
+MAX_OUTPUT, MAX_OUTPUT_RATIO = 1 << 28, 20
+"""Bytes of labels that an expression may produce from any table, and how many times the bytes of the columns it reads.
+Labels are rarely longer than the text they are made of."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +124,9 @@ class ModeExpression:
             return column_of(frame, self.name, f"mode '{self.name}'")
         what = f"mode '{self.name}={self.text}'"
         try:
-            labels = _select(frame, parse_sql(self.text, frame.columns))
+            expression = parse_sql(self.text, frame.columns)
+            _check_output(self.text, expression, frame)
+            labels = _select(frame, expression)
         except pl.exceptions.ColumnNotFoundError as error:
             raise DataError(f"{what}: {_first_line(error)}") from None
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, DataError) as error:
@@ -153,17 +165,22 @@ def parse_sql(text: str, names: Iterable[str]) -> pl.Expr:
     DataError
         If it is no single expression over the columns.
     """
-    if len(text) > LONGEST:
-        raise DataError(f"'{text[:40]}…' has {len(text):,} characters; an expression has at most {LONGEST:,}")
+    if len(text) > MAX_LENGTH:
+        raise DataError(f"'{text[:40]}…' has {len(text):,} characters; an expression has at most {MAX_LENGTH:,}")
     upper = text.upper()  # as polars compares words
     hidden = "--" in text or "/*" in text
     if "\0" in text or (_QUERY_WORD if hidden else _QUERY).search(upper):
         raise DataError(f"'{text}' holds a query; write an expression over the columns of the table alone")
-    repeated = max(upper.count("REPLACE"), upper.count("BETWEEN"))
-    if _PADS.search(upper) or repeated > MOST_REPEATED or _depth(text) > DEEPEST:
+    if re.search(f"{_PAD}(?!{_PAD_WIDTH})", upper):
+        raise DataError(f"'{text}': pad a column to a plain number below 1,000")
+    if upper.count("BETWEEN") > MAX_BETWEEN or _depth(text) > MAX_DEPTH:
+        raise DataError(f"'{text}': write BETWEEN at most {MAX_BETWEEN} times, and at most {MAX_DEPTH} nested brackets")
+    if _JOINS_ROWS.search(upper):
+        raise DataError(f"'{text}' joins any number of texts; a label is made of its own row")
+    if growth(text) > MAX_GROWTH:
         raise DataError(
-            f"'{text}': pad to a plain number below 1,000, write REPLACE and BETWEEN at most {MOST_REPEATED} times, "
-            f"and at most {DEEPEST} brackets within each other"
+            f"'{text}': its REPLACEs may make a text {growth(text):,} times longer; at most {MAX_GROWTH:,} times is "
+            "allowed"
         )
     try:
         return pl.sql_expr(quote_names(text, names))
@@ -171,9 +188,65 @@ def parse_sql(text: str, names: Iterable[str]) -> pl.Expr:
         raise DataError(f"'{text}' cannot be read as an expression: {_first_line(error)}") from None
 
 
+def growth(text: str) -> int:
+    """How many times longer the REPLACEs of an expression can make a text, at most."""
+    upper, factor = text.upper(), 1
+    calls = list(_REPLACE.finditer(upper))
+    if len(re.findall(r"REPLACE\b", _LITERAL.sub("", upper) if _is_plain(text) else upper)) > len(calls):
+        raise DataError(f"'{text}': write REPLACE as a function, REPLACE(column, 'old', 'new')")
+    for call in calls:
+        given = [_literal(one) for one in _arguments(text, call.end())]
+        if len(given) < 3 or given[2] is None:
+            raise DataError(f"'{text}': the third argument of REPLACE must be a text in single quotes")
+        old, new = given[1], given[2]
+        # an empty text, and some regular expressions, match between any two characters
+        anywhere = not old or call[0].startswith("REGEXP")
+        factor *= 1 + len(new) if anywhere or not old else max(1, math.ceil(len(new) / len(old)))
+    return factor
+
+
+def _is_plain(text: str) -> bool:
+    """Whether single quotes are all that may hide words: there are no comments and no other quotes."""
+    return not any(sign in text for sign in ("--", "/*", "\\", "`", "$"))
+
+
+def _arguments(text: str, start: int) -> list[str]:
+    """Arguments of a call whose bracket opens before ``start``."""
+    depth, begin, found = 1, start, []
+    for token in re.finditer(r"""'(?:[^']|'')*'|"[^"]*"|[(),]""", text[start:]):
+        depth += {"(": 1, ")": -1}.get(token[0], 0)
+        if not depth or (token[0] == "," and depth == 1):
+            found.append(text[begin : start + token.start()])
+            begin = start + token.end()
+        if not depth:
+            break
+    return found
+
+
+def _literal(argument: str) -> bytes | None:
+    """The text of an argument that is a literal."""
+    plain = argument.strip()
+    return plain[1:-1].replace("''", "'").encode() if _LITERAL.fullmatch(plain) else None
+
+
+def _check_output(text: str, expression: pl.Expr, frame: pl.DataFrame) -> None:
+    """Refuse an expression that may produce far more text than its columns hold."""
+    names = [name for name in expression.meta.root_names() if name in frame.columns]
+    sizes = {name: int(frame[name].estimated_size()) for name in set(names)}
+    widths = [int(width) for width in re.findall(f"{_PAD}{_PAD_WIDTH}", text.upper())]
+    formats = 16 if "%" in text else 1  # a directive of a date format, of two characters, writes up to 30
+    literals = formats * sum(len(literal.encode()) for literal in _LITERAL.findall(text)) + sum(widths)
+    output = growth(text) * (sum(sizes[name] for name in names) + frame.height * literals)
+    if output > max(MAX_OUTPUT, MAX_OUTPUT_RATIO * sum(sizes.values())):
+        raise DataError(
+            f"it may produce up to {output:,} bytes of labels from {sum(sizes.values()):,} bytes of columns; "
+            "use fewer or shorter texts in it"
+        )
+
+
 def _depth(text: str) -> int:
-    """Brackets within each other; where it is not plain what is quoted, as if none of them closed."""
-    plain = not any(sign in text for sign in ("--", "/*", "\\", "`", "$"))
+    """Depth of nested brackets; where comments or quotes may hide some, as if none of them closed."""
+    plain = _is_plain(text)
     depth = deepest = 0
     for sign in re.sub(r"""'[^']*'|"[^"]*\"""", "", text) if plain else text:
         depth = max(depth + (sign in "([{") - (plain and sign in ")]}"), 0)
