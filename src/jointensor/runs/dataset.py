@@ -202,7 +202,7 @@ class OnDisk:
 
     def sample(self) -> SparseTensor:
         """A sample of the training entries."""
-        return SparseTensor(*_sample(self.shards.train, MAX_REPORT_ENTRIES), self.modes)
+        return SparseTensor.part(*_sample(self.shards.train, MAX_REPORT_ENTRIES), self.modes)
 
     def fit_baselines(self, processes: ProcessGroup) -> dict[str, Predictor]:
         """Mean and biases; tables and interpolation need all entries in memory."""
