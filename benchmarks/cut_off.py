@@ -1,10 +1,10 @@
-"""Trees and partners on entries cut off from the training entries of a tensor: what parts of a search are worth.
+"""Trees and nearest neighbours on entries cut off from the training entries: what parts of a search are worth.
 
     python benchmarks/cut_off.py ../shared/data/enron_sent.npz ../shared/data/nyc_taxi.npz
     python benchmarks/cut_off.py ../shared/data/enron_sent.npz --models julia:4/16 julia:0/20
 
 The test entries of split seed 0 are taken away and never looked at; the rest is split anew. Trees are those of three
-folds, and their mean answers; partners learn from what each leaves of the entries it did not see.
+folds, and their mean is the prediction; nearest neighbours are fitted to the residuals of held-out entries.
 """
 
 import argparse

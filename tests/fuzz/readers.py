@@ -545,7 +545,7 @@ def _change_entry(rng: random.Random, head: dict[str, Any], name: str, size: int
 def weight_files() -> list[bytes]:
     """Everything that predicts, small, as files."""
     from jointensor.predictors.biases import fit_bias
-    from jointensor.predictors.dependencies import decided_values
+    from jointensor.predictors.dependencies import dependency_table
     from jointensor.predictors.ensemble import Ensemble, Member
     from jointensor.predictors.storage import save_predictor
     from jointensor.predictors.tables import fit_tables
@@ -561,7 +561,7 @@ def weight_files() -> list[bytes]:
         Member("trees", 0.25, (trees,)),
         Member("t", 0.25, (fit_tables(TENSOR, NONE),)),
     )
-    known = decided_values(TENSOR, (0, 1))
+    known = dependency_table(TENSOR, (0, 1))
     ensemble = Ensemble(members, (local_of(),), fit_bias(TENSOR, NONE), -2.0, 2.0, calibration_of(), known)
     made = []
     with tempfile.TemporaryDirectory() as folder:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from jointensor.data.tensor import SparseTensor
 from jointensor.predictors import dependencies as module
-from jointensor.predictors.dependencies import decided_values, deciding_modes, seen_elsewhere
+from jointensor.predictors.dependencies import dependency_table, find_dependency, seen_elsewhere
 
 
 def tensor_of(seed, shape=(6, 5, 4), modes=(0, 2), share=0.7, kinds=50):
@@ -31,22 +31,22 @@ def by_hand(tensor, modes):
 
 @pytest.mark.parametrize("modes", [(0,), (2,), (0, 1), (0, 2), (1, 2)])
 def test_the_modes_that_decide_are_found(modes):
-    assert deciding_modes(tensor_of(0, modes=modes)) == modes
-    assert deciding_modes(tensor_of(0, shape=(4, 3, 5, 4), modes=modes)) == modes
+    assert find_dependency(tensor_of(0, modes=modes)) == modes
+    assert find_dependency(tensor_of(0, shape=(4, 3, 5, 4), modes=modes)) == modes
 
 
 def test_where_values_differ_nothing_decides():
     tensor = tensor_of(0)
-    assert deciding_modes(tensor_of(0, modes=None)) is None
+    assert find_dependency(tensor_of(0, modes=None)) is None
     values = tensor.values.copy()
     values[3] += 1  # its paper and word have it with others, who disagree
-    assert deciding_modes(tensor.with_values(values)) is None
+    assert find_dependency(tensor.with_values(values)) is None
 
 
 def test_values_that_are_never_seen_twice_decide_nothing():
     """Every pair once: nobody can know whether pairs decide."""
     cells = np.array([(a, b, (a + b) % 4) for a in range(4) for b in range(4)])
-    assert deciding_modes(SparseTensor(cells, np.arange(16.0), (4, 4, 4))) is None
+    assert find_dependency(SparseTensor(cells, np.arange(16.0), (4, 4, 4))) is None
 
 
 @given(
@@ -55,13 +55,16 @@ def test_values_that_are_never_seen_twice_decide_nothing():
 @settings(max_examples=40, deadline=None)
 def test_what_is_said_to_decide_does_so_and_no_fewer_modes_do(seed, kinds, share, modes):
     tensor = tensor_of(seed, shape=(5, 6, 7), modes=modes, share=share, kinds=kinds)
-    found = deciding_modes(tensor)
+    found = find_dependency(tensor)
     counts = np.unique(tensor.values, return_counts=True)[1] / max(len(tensor), 1)
 
     def decide(modes):
         groups = by_hand(tensor, modes)
         again = len(tensor) - len(groups)
-        enough = again >= module.REPEATED * len(tensor) and again * (1 - np.sum(counts**2)) >= module.SURPRISES
+        enough = (
+            again >= module.MIN_REPEATED_SHARE * len(tensor)
+            and again * (1 - np.sum(counts**2)) >= module.MIN_EXPECTED_DIFFERENCES
+        )
         return enough and all(len(set(one)) == 1 for one in groups.values())
 
     every = [modes for size in (1, 2) for modes in combinations(range(3), size) if decide(modes)]
@@ -72,28 +75,28 @@ def test_rare_events_that_agree_by_chance_decide_nothing():
     for seed in range(20):
         rng = np.random.default_rng(seed)
         cells = rng.permutation(np.argwhere(np.ones((10, 10, 10))))[:100]
-        assert deciding_modes(SparseTensor(cells, (rng.random(100) < 0.02).astype(float), (10, 10, 10))) is None
+        assert find_dependency(SparseTensor(cells, (rng.random(100) < 0.02).astype(float), (10, 10, 10))) is None
 
 
 def test_one_mode_decides_where_pairs_hardly_ever_repeat():
     rng = np.random.default_rng(0)
     cells = np.unique(rng.integers(200, size=(2000, 3)), axis=0)
-    assert deciding_modes(SparseTensor(cells, rng.normal(size=200)[cells[:, 0]], (200, 200, 200))) == (0,)
+    assert find_dependency(SparseTensor(cells, rng.normal(size=200)[cells[:, 0]], (200, 200, 200))) == (0,)
 
 
 def test_a_sample_of_combinations_is_enough_to_see_that_values_differ(monkeypatch):
     """And where it sees nothing, all entries are looked at."""
-    monkeypatch.setattr(module, "SAMPLE", 100)
+    monkeypatch.setattr(module, "SAMPLE_ENTRIES", 100)
     tensor = tensor_of(1, shape=(30, 20, 6))
-    assert deciding_modes(tensor) == (0, 2)
+    assert find_dependency(tensor) == (0, 2)
     values = tensor.values.copy()
     values[:1] += 1
-    assert deciding_modes(tensor.with_values(values)) is None
+    assert find_dependency(tensor.with_values(values)) is None
 
 
 def test_known_values_are_those_of_the_combination():
     tensor = tensor_of(2, share=0.3)
-    table, known = decided_values(tensor, (0, 2)), by_hand(tensor, (0, 2))
+    table, known = dependency_table(tensor, (0, 2)), by_hand(tensor, (0, 2))
     cells = np.argwhere(np.ones((7, 5, 4)))  # a first label more than there are
     rows = table.find(cells)
     for cell, row in zip(cells.tolist(), rows.tolist(), strict=True):

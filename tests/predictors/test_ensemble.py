@@ -78,8 +78,8 @@ def ensemble_of():
         Member("tables", 0.3, (fit_tables(TENSOR, NONE),)),
         Member("mean", 0.2, (Mean(0.7),)),
     )
-    memory = (local_of(), fit_tables(TENSOR.with_values(TENSOR.values**3), TENSOR))
-    return Ensemble(members, memory, fit_bias(TENSOR, NONE), -0.3, 2.5, calibration_of())
+    residual_models = (local_of(), fit_tables(TENSOR.with_values(TENSOR.values**3), TENSOR))
+    return Ensemble(members, residual_models, fit_bias(TENSOR, NONE), -0.3, 2.5, calibration_of())
 
 
 def test_an_ensemble_is_the_weighted_mean_of_its_members_plus_its_residual_models():
@@ -141,17 +141,17 @@ def test_what_an_ensemble_is_made_of_is_counted_and_named():
 
 
 def test_an_explanation_names_members_weights_and_residual_models():
-    told = json.loads(json.dumps(ensemble_of().explain()))
-    assert told["kind"] == "ensemble"
-    assert [(member["name"], member["weight"]) for member in told["members"]] == [
+    explained = json.loads(json.dumps(ensemble_of().explain()))
+    assert explained["kind"] == "ensemble"
+    assert [(member["name"], member["weight"]) for member in explained["members"]] == [
         ("joint", 0.5),
         ("tables", 0.3),
         ("mean", 0.2),
     ]
-    assert [[fit["kind"] for fit in member["fits"]] for member in told["members"]] == [
+    assert [[fit["kind"] for fit in member["fits"]] for member in explained["members"]] == [
         ["joint", "joint"],
         ["tables"],
         ["mean"],
     ]
-    assert [model["kind"] for model in told["residual_models"]] == ["kriging", "tables"]
-    assert told["dependency"] is None
+    assert [model["kind"] for model in explained["residual_models"]] == ["kriging", "tables"]
+    assert explained["dependency"] is None

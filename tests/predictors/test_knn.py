@@ -49,18 +49,18 @@ def by_hand(cells, residuals, mode, label, ridge):
         spread = sum(value**2 for value in fiber.values()) / len(fiber)
         even.append({name: value / (size + spread) ** 0.5 for name, value in fiber.items()})
     mine = [fiber for fiber in even if label in fiber]
-    told = {}
+    gains = {}
     for other in {name for fiber in mine for name in fiber} - {label}:
         both = [(fiber[label], fiber[other]) for fiber in mine if other in fiber]
-        told[other] = sum(a * b for a, b in both) ** 2 / (sum(b * b for _, b in both) + SELECTION_RIDGE)
-    chosen = sorted(told, key=lambda name: -told[name])[:MAX_NEIGHBOURS]
+        gains[other] = sum(a * b for a, b in both) ** 2 / (sum(b * b for _, b in both) + SELECTION_RIDGE)
+    chosen = sorted(gains, key=lambda name: -gains[name])[:MAX_NEIGHBOURS]
     seen = np.array([[fiber.get(name, 0.0) for name in chosen] for fiber in mine])
     truth = np.array([fiber[label] for fiber in mine])
     return chosen, np.linalg.solve(seen.T @ seen + ridge * np.eye(len(chosen)), seen.T @ truth)
 
 
 @pytest.mark.parametrize("mode", [0, 1, 2])
-def test_partners_and_weights_are_those_of_plain_sums(monkeypatch, mode):
+def test_neighbours_and_weights_are_those_of_plain_sums(monkeypatch, mode):
     monkeypatch.setattr(module, "RIDGE_GRID", (30.0,))
     cells, residuals, others = entries_of(twins())
     part, _ = fit_knn(cells, residuals, folds_of(cells), mode, SIZES)
@@ -74,33 +74,35 @@ def test_partners_and_weights_are_those_of_plain_sums(monkeypatch, mode):
         for name in chosen:
             assert found[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-6)
         for cell in others[others[:, mode] == label][:5].tolist():
-            told = [known.get((*cell[:mode], name, *cell[mode + 1 :]), 0.0) * expected[name] for name in chosen]
-            assert part.predict(np.array([cell]))[0] == pytest.approx(sum(told), rel=1e-4, abs=1e-6)
+            gains = [known.get((*cell[:mode], name, *cell[mode + 1 :]), 0.0) * expected[name] for name in chosen]
+            assert part.predict(np.array([cell]))[0] == pytest.approx(sum(gains), rel=1e-4, abs=1e-6)
 
 
 def test_twins_find_each_other_and_tell_of_new_entries():
     dense = twins(sizes=(30, 20, 25))
     cells, residuals, others = entries_of(dense)
-    part, said = fit_knn(cells, residuals, folds_of(cells), 0, dense.shape)
+    part, predictions = fit_knn(cells, residuals, folds_of(cells), 0, dense.shape)
     assert np.array_equal(part.neighbours[:, 0], np.arange(30) ^ 1)
     truth = dense[tuple(others.T)]
     # half of the entries have no twin; of the others, noise of the twin remains
     assert np.mean((truth - part.predict(others)) ** 2) < 0.68 * np.mean(truth**2)
     # what folds say of each other is what new entries show
-    gains = [1 - np.mean((a - b) ** 2) / np.mean(a**2) for a, b in ((residuals, said), (truth, part.predict(others)))]
+    gains = [
+        1 - np.mean((a - b) ** 2) / np.mean(a**2) for a, b in ((residuals, predictions), (truth, part.predict(others)))
+    ]
     assert gains[0] == pytest.approx(gains[1], abs=0.05)
 
 
-def test_nothing_is_told_by_noise():
+def test_noise_predicts_nothing():
     noise = np.random.default_rng(1).standard_normal((30, 20, 25))
     cells, residuals, _ = entries_of(noise)
     for mode in range(3):
-        _, said = fit_knn(cells, residuals, folds_of(cells), mode, noise.shape)
-        assert np.mean((residuals - said) ** 2) > (1 - MIN_GAIN) * np.mean(residuals**2)
+        _, predictions = fit_knn(cells, residuals, folds_of(cells), mode, noise.shape)
+        assert np.mean((residuals - predictions) ** 2) > (1 - MIN_GAIN) * np.mean(residuals**2)
 
 
-def test_one_fiber_of_large_residuals_makes_no_partners():
-    """Without even fibers every two labels that are in it would be partners for ever."""
+def test_one_fiber_of_large_residuals_makes_no_neighbours():
+    """If fibers were not normalised, all labels in it would be neighbours of each other."""
     dense = 0.1 * np.random.default_rng(2).standard_normal((40, 10, 30))
     dense[:, 3, 7] += 50.0
     cells, residuals, others = entries_of(dense)
@@ -111,7 +113,7 @@ def test_one_fiber_of_large_residuals_makes_no_partners():
 
 @pytest.mark.parametrize("entry", [0, 17, 911])
 def test_an_entry_says_nothing_of_itself(entry):
-    """Its residual changes what is said of others, never what is said of itself."""
+    """Its residual changes the predictions of others, never its own."""
     cells, residuals, _ = entries_of(twins())
     changed = residuals.copy()
     changed[entry] *= -1  # as large as before: fibers stay even
@@ -133,14 +135,14 @@ def test_what_would_take_too_long_is_not_tried(monkeypatch, changes, mode):
     assert fit_knn(cells, residuals, folds_of(cells), mode, SIZES) is None
 
 
-def test_entries_without_company_have_no_partners():
+def test_entries_alone_in_their_fiber_have_no_neighbours():
     cells = np.array([[0, 0], [1, 1], [2, 2], [0, 3]])
     assert fit_knn(cells, np.ones(4), np.arange(4) % 3, 1, (3, 4)) is not None  # 0 was seen with 3
     assert fit_knn(cells, np.ones(4), np.arange(4) % 3, 0, (3, 4)) is None
     assert fit_knn(cells, np.zeros(4), np.arange(4) % 3, 1, (3, 4)) is None
 
 
-def test_labels_that_were_never_seen_are_told_nothing():
+def test_labels_that_were_never_seen_are_predicted_as_zero():
     cells, residuals, _ = entries_of(twins())
     part, _ = fit_knn(cells, residuals, folds_of(cells), 0, SIZES)
     assert not part.predict(np.array([[-1, 3, 2], [2, -1, 2], [30, 0, 0], [0, 99, 0]])).any()
@@ -161,41 +163,41 @@ def tensor_of(dense):
     return SparseTensor(cells, residuals, modes), others
 
 
-def test_memory_keeps_partners_where_they_help():
+def test_a_stack_keeps_neighbours_where_they_help():
     dense = twins(sizes=(30, 20, 25))
     tensor, others = tensor_of(dense)
-    memory = fit_residual_stack(tensor, tensor.values, folds_of(tensor.indices, 5), tables=False, beside=(0, 1, 2))
-    assert memory.names == ["partners:shop"]
-    assert isinstance(memory.models[0], KnnResiduals)
-    assert {name for name, _ in memory.notes} == {"partners:shop", "partners:ware", "partners:week"}
+    stack = fit_residual_stack(tensor, tensor.values, folds_of(tensor.indices, 5), tables=False, beside=(0, 1, 2))
+    assert stack.names == ["knn:shop"]
+    assert isinstance(stack.models[0], KnnResiduals)
+    assert {name for name, _ in stack.notes} == {"knn:shop", "knn:ware", "knn:week"}
     truth = dense[tuple(others.T)]
-    assert np.mean((truth - memory.models[0].predict(others)) ** 2) < 0.68 * np.mean(truth**2)
-    np.testing.assert_allclose(memory.first(0).residuals, tensor.values, atol=1e-5)
+    assert np.mean((truth - stack.models[0].predict(others)) ** 2) < 0.68 * np.mean(truth**2)
+    np.testing.assert_allclose(stack.first(0).residuals, tensor.values, atol=1e-5)
     without = fit_residual_stack(tensor, tensor.values, folds_of(tensor.indices, 5), tables=False)
     assert without.models == ()
 
 
-def test_what_the_first_partners_tell_is_not_told_again():
+def test_later_neighbours_are_fitted_to_the_residuals_of_the_first():
     """Both twins of a pair of modes: the second ones learn from what the first ones leave."""
     dense = twins(noise=0.1, sizes=(30, 20, 25)) + np.swapaxes(twins(noise=0.1, seed=3, sizes=(20, 30, 25)), 0, 1)
     tensor, others = tensor_of(dense)
-    memory = fit_residual_stack(tensor, tensor.values, folds_of(tensor.indices, 5), tables=False, beside=(0, 1, 2))
-    assert set(memory.names) == {"partners:shop", "partners:ware"}
-    truth, said = dense[tuple(others.T)], sum(part.predict(others) for part in memory.models)
-    first = memory.models[0].predict(others)
-    assert np.mean((truth - said) ** 2) < 0.95 * np.mean((truth - first) ** 2)
-    assert np.mean(memory.residuals**2) == pytest.approx(np.mean((truth - said) ** 2), rel=0.1)
+    stack = fit_residual_stack(tensor, tensor.values, folds_of(tensor.indices, 5), tables=False, beside=(0, 1, 2))
+    assert set(stack.names) == {"knn:shop", "knn:ware"}
+    truth, predictions = dense[tuple(others.T)], sum(part.predict(others) for part in stack.models)
+    first = stack.models[0].predict(others)
+    assert np.mean((truth - predictions) ** 2) < 0.95 * np.mean((truth - first) ** 2)
+    assert np.mean(stack.residuals**2) == pytest.approx(np.mean((truth - predictions) ** 2), rel=0.1)
 
 
 @pytest.fixture
 def ensemble():
     tensor, others = tensor_of(twins(sizes=(30, 20, 25)))
-    memory = fit_residual_stack(tensor, tensor.values, folds_of(tensor.indices), tables=False, beside=(0,))
+    stack = fit_residual_stack(tensor, tensor.values, folds_of(tensor.indices), tables=False, beside=(0,))
     bias = fit_bias(tensor, tensor.take(np.arange(0)))
-    return Ensemble((Member("bias", 1.0, (bias,)),), memory.models, bias, -9.0, 9.0), others
+    return Ensemble((Member("bias", 1.0, (bias,)),), stack.models, bias, -9.0, 9.0), others
 
 
-def test_partners_are_written_and_read_unchanged(ensemble, tmp_path):
+def test_neighbours_are_written_and_read_unchanged(ensemble, tmp_path):
     whole, others = ensemble
     save_predictor(whole, tmp_path / "weights.safetensors")
     again = load_predictor(tmp_path / "weights.safetensors")
@@ -217,7 +219,7 @@ def test_partners_are_written_and_read_unchanged(ensemble, tmp_path):
         lambda one: replace(one, mode=3),
     ],
 )
-def test_partners_that_cannot_be_are_refused(ensemble, change, tmp_path):
+def test_neighbours_that_cannot_be_are_refused(ensemble, change, tmp_path):
     whole, _ = ensemble
     save_predictor(
         replace(whole, residual_models=(change(whole.residual_models[0]),)), tmp_path / "weights.safetensors"

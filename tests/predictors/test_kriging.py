@@ -114,7 +114,7 @@ def test_an_entry_left_out_is_an_entry_that_was_never_there(order, share, seed):
 
 
 @pytest.mark.parametrize("order", ["ordered", "cyclic"])
-def test_what_an_entry_is_does_not_change_what_is_said_of_it(order):
+def test_the_value_of_an_entry_does_not_change_its_own_prediction(order):
     cells, residuals = fibers((6, 12), 0.7, seed=2)
     along = Mode("hour", 12, order=order)
     before = local_of(cells, residuals, along, 1, (6, 12)).leave_one_out(cells)
@@ -169,7 +169,7 @@ def test_neighbours_on_a_ring_are_near_each_other_across_its_far_side_too():
     assert local.leave_one_out(cells[:1])[0] == pytest.approx(float(expected), rel=1e-5)
 
 
-def test_without_neighbours_nothing_is_said():
+def test_without_neighbours_the_prediction_is_zero():
     cells = np.array([[0, 0], [0, 1], [1, 3]])
     local = local_of(cells, [1.0, 2.0, 3.0], Mode("day", 5, order="ordered"), 1, (3, 5))
     assert local.leave_one_out(cells)[2] == 0.0
@@ -178,7 +178,7 @@ def test_without_neighbours_nothing_is_said():
     assert nobody.predict(cells).tolist() == [0.0] * 3
 
 
-def test_of_unknown_labels_nothing_is_said():
+def test_unknown_labels_are_predicted_as_zero():
     local = local_of([[0, 0], [0, 1]], [1.0, 2.0], Mode("day", 5, order="ordered"), 1, (3, 5))
     assert local.predict(np.array([[-1, 0], [0, -1], [-1, -1]])).tolist() == [0.0] * 3
     assert local.predict(np.array([[0, 2]]))[0] != 0
@@ -193,9 +193,9 @@ def test_neighbours_that_say_nothing_say_zero():
 
 def test_a_day_far_away_says_little():
     local = local_of([[0, 0]], [1.0], Mode("day", 50, order="ordered"), 1, (1, 50), far=0.0)
-    said = local.predict(np.column_stack([np.zeros(49, dtype=int), np.arange(1, 50)]))
-    assert (np.diff(said) < 0).all()
-    assert 0 < said[-1] < 1e-6
+    predictions = local.predict(np.column_stack([np.zeros(49, dtype=int), np.arange(1, 50)]))
+    assert (np.diff(predictions) < 0).all()
+    assert 0 < predictions[-1] < 1e-6
 
 
 def test_the_number_of_parameters_is_that_of_residuals_and_three():
@@ -239,15 +239,15 @@ def test_the_error_of_entries_left_out_is_that_of_new_ones():
     cells, values, _ = process(150, 60, 0.6, phi=0.8, noise=0.7, seed=1)
     half = len(cells) // 2
     local = Kriging.of(cells[:half], values[:half], 1, Mode("day", 60, order="ordered"), (150, 60)).tuned()
-    told = np.mean((values[:half] - local.leave_one_out(cells[:half])) ** 2)
+    expected = np.mean((values[:half] - local.leave_one_out(cells[:half])) ** 2)
     seen = np.mean((values[half:] - local.predict(cells[half:])) ** 2)
     # a standard error of a mean square of n normal numbers is √(2/n) of it; two of them differ by √2 as much
-    assert abs(told / seen - 1) < 4 * np.sqrt(4 / half)
+    assert abs(expected / seen - 1) < 4 * np.sqrt(4 / half)
 
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("order", ["ordered", "cyclic"])
-def test_of_pure_noise_almost_nothing_is_said(order, seed):
+def test_predictions_of_pure_noise_are_almost_zero(order, seed):
     cells, values, _ = process(120, 40, 0.6, phi=0.0, noise=1.0, seed=seed)
     local = Kriging.of(cells, values, 1, Mode("day", 40, order=order), (120, 40)).tuned()
     assert np.mean(local.leave_one_out(cells) ** 2) < 0.01 * np.var(values)

@@ -39,48 +39,48 @@ def folds_of(tensor, many=4, seed=5):
     return np.random.default_rng(seed).integers(many, size=len(tensor))
 
 
-def remembered(tensor, **options):
+def stack_of(tensor, **options):
     return fit_residual_stack(tensor, tensor.values, folds_of(tensor), **options)
 
 
-def said(memory, cells):
-    return sum((part.predict(cells) for part in memory.models), np.zeros(len(cells)))
+def predict(stack, cells):
+    return sum((part.predict(cells) for part in stack.models), np.zeros(len(cells)))
 
 
 def test_noise_is_not_kept():
     for seed in range(2):
         tensor, _, _ = residuals_of(seed=seed, sizes=LARGER)  # chance alone finds less than one in 500 there
-        memory = remembered(tensor)
-        assert memory.models == ()
-        assert np.array_equal(memory.residuals, tensor.values.astype(np.float64))
-        assert [name for name, _ in memory.notes] == ["local:day", "tables"]
-        assert all(gain < MIN_GAIN for _, gain in memory.notes)
+        stack = stack_of(tensor)
+        assert stack.models == ()
+        assert np.array_equal(stack.residuals, tensor.values.astype(np.float64))
+        assert [name for name, _ in stack.notes] == ["local:day", "tables"]
+        assert all(gain < MIN_GAIN for _, gain in stack.notes)
 
 
 def test_a_planted_table_is_kept_and_lowers_the_error_of_new_entries():
     tensor, cells, values = residuals_of(table=1.0, noise=0.5)
-    memory = remembered(tensor)
-    assert [type(part) for part in memory.models] == [Tables]
+    stack = stack_of(tensor)
+    assert [type(part) for part in stack.models] == [Tables]
     # of 1.25, the noise of variance 0.25 remains, and what 8 noisy entries leave open of each number
     best = 0.25 + 1 / (1 + 8 / 0.25)
-    assert np.mean((values - said(memory, cells)) ** 2) < 1.2 * best
+    assert np.mean((values - predict(stack, cells)) ** 2) < 1.2 * best
 
 
 def test_a_planted_process_is_kept_and_lowers_the_error_of_new_entries():
     tensor, cells, values = residuals_of(process=1.0, noise=0.5)
-    memory = remembered(tensor)
-    assert isinstance(memory.models[0], Kriging)
-    assert memory.models[0].mode == 2
-    assert memory.notes[0][0] == "local:day"
-    assert np.mean((values - said(memory, cells)) ** 2) < 0.6 * np.mean(values**2)
+    stack = stack_of(tensor)
+    assert isinstance(stack.models[0], Kriging)
+    assert stack.models[0].mode == 2
+    assert stack.notes[0][0] == "local:day"
+    assert np.mean((values - predict(stack, cells)) ** 2) < 0.6 * np.mean(values**2)
 
 
 def test_a_table_and_a_process_are_kept_together():
     tensor, cells, values = residuals_of(process=1.0, table=0.7, noise=0.3)
-    both, alone = remembered(tensor), remembered(tensor, tables=False)
+    both, alone = stack_of(tensor), stack_of(tensor, tables=False)
     assert [type(part) for part in both.models] == [Kriging, Tables]
     assert [type(part) for part in alone.models] == [Kriging]
-    errors = [np.mean((values - said(memory, cells)) ** 2) for memory in (both, alone)]
+    errors = [np.mean((values - predict(stack, cells)) ** 2) for stack in (both, alone)]
     assert errors[0] < errors[1] < 0.9 * np.mean(values**2)
 
 
@@ -88,8 +88,8 @@ def test_a_table_and_a_process_are_kept_together():
 def test_what_is_left_is_as_large_as_the_error_of_new_entries(planted):
     """Nothing that is kept has seen the entry it is judged on: or what is left would be too small."""
     tensor, cells, values = residuals_of(**planted)
-    memory = remembered(tensor)
-    left, new = np.mean(memory.residuals**2), np.mean((values - said(memory, cells)) ** 2)
+    stack = stack_of(tensor)
+    left, new = np.mean(stack.residuals**2), np.mean((values - predict(stack, cells)) ** 2)
     # √(2/n) is the standard error of a mean square; tables of new entries also know the fold that was left out
     assert left > new * (1 - 4 * math.sqrt(4 / len(cells)))
     assert left < 1.1 * new
@@ -97,40 +97,40 @@ def test_what_is_left_is_as_large_as_the_error_of_new_entries(planted):
 
 def test_gains_are_the_shares_of_the_error_that_are_taken_away():
     tensor, _, _ = residuals_of(process=1.0, table=0.7, noise=0.3)
-    memory = remembered(tensor)
-    share = math.prod(1 - gain for _, gain in memory.notes if gain >= MIN_GAIN)
-    assert np.mean(memory.residuals**2) == pytest.approx(
+    stack = stack_of(tensor)
+    share = math.prod(1 - gain for _, gain in stack.notes if gain >= MIN_GAIN)
+    assert np.mean(stack.residuals**2) == pytest.approx(
         share * np.mean(tensor.values.astype(np.float64) ** 2), rel=1e-6
     )
 
 
 def test_a_mode_without_an_order_has_no_neighbours():
     tensor, _, _ = residuals_of(process=1.0, order="none")
-    memory = remembered(tensor)
-    assert not any(isinstance(part, Kriging) for part in memory.models)
-    assert [name for name, _ in memory.notes] == ["tables"]
+    stack = stack_of(tensor)
+    assert not any(isinstance(part, Kriging) for part in stack.models)
+    assert [name for name, _ in stack.notes] == ["tables"]
 
 
 def test_every_ordered_mode_is_tried_the_best_first():
     tensor, _, _ = residuals_of(process=1.0, noise=0.5)
     either = tensor.over((Mode("user", 16, order="ordered"), Mode("item", 10), Mode("day", 30, order="ordered")))
-    memory = remembered(either, tables=False)
-    assert [part.mode for part in memory.models] == [2]  # users do not resemble those beside them
-    assert [name for name, _ in memory.notes] == ["local:day", "local:user"]
+    stack = stack_of(either, tables=False)
+    assert [part.mode for part in stack.models] == [2]  # users do not resemble those beside them
+    assert [name for name, _ in stack.notes] == ["local:day", "local:user"]
 
 
 def test_a_matrix_has_no_tables():
     rng = np.random.default_rng(0)
     cells = np.argwhere(np.ones((30, 20)))
     tensor = SparseTensor(cells, rng.standard_normal(30)[cells[:, 0]], (30, 20))
-    assert remembered(tensor).notes == ()
+    assert stack_of(tensor).notes == ()
 
 
 def test_residuals_of_zero_leave_nothing_to_keep():
     tensor, _, _ = residuals_of()
-    memory = fit_residual_stack(tensor, np.zeros(len(tensor)), folds_of(tensor))
-    assert memory.models == ()
-    assert not memory.residuals.any()
+    stack = fit_residual_stack(tensor, np.zeros(len(tensor)), folds_of(tensor))
+    assert stack.models == ()
+    assert not stack.residuals.any()
 
 
 def shrunk(modes_, shrinkage, train):
@@ -192,22 +192,22 @@ def test_tables_refitted_to_the_entries_they_were_fitted_to_are_the_same(cells_p
 
 def test_the_first_parts_leave_what_the_others_took():
     tensor, _, _ = residuals_of(table=1.0, process=1.0, noise=0.5)
-    memory = remembered(tensor)
-    assert memory.names == ["local:day", "tables"]
-    assert memory.first(2).residuals == pytest.approx(memory.residuals)
-    one = memory.first(1)
-    assert one.models == memory.models[:1]
+    stack = stack_of(tensor)
+    assert stack.names == ["local:day", "tables"]
+    assert stack.first(2).residuals == pytest.approx(stack.residuals)
+    one = stack.first(1)
+    assert one.models == stack.models[:1]
     assert one.names == ["local:day"]
     assert one.residuals == pytest.approx(tensor.values - one.models[0].leave_one_out(tensor.indices), abs=1e-6)
-    assert memory.first(0).residuals == pytest.approx(tensor.values.astype(float), abs=1e-6)
+    assert stack.first(0).residuals == pytest.approx(tensor.values.astype(float), abs=1e-6)
 
 
-def test_entries_that_nothing_was_learnt_from_decide_how_much_memory_is_kept():
+def test_entries_that_nothing_was_learnt_from_decide_how_many_models_are_kept():
     """Tables of what the members know already would count it twice."""
     tensor, cells, values = residuals_of(table=1.0, process=1.0, noise=0.5)
-    memory = remembered(tensor)
+    stack = stack_of(tensor)
     fresh, nothing = SparseTensor(cells, values, tensor.modes), Tables(0.0, (), ())
-    knows_nothing = Ensemble((Member("none", 1.0, (nothing,)),), memory.models, nothing, -math.inf, math.inf)
+    knows_nothing = Ensemble((Member("none", 1.0, (nothing,)),), stack.models, nothing, -math.inf, math.inf)
     assert knows_nothing.best_stack_size(fresh)[0] == 2
-    knows_tables = Ensemble((Member("tables", 1.0, (memory.models[1],)),), memory.models, nothing, -math.inf, math.inf)
+    knows_tables = Ensemble((Member("tables", 1.0, (stack.models[1],)),), stack.models, nothing, -math.inf, math.inf)
     assert knows_tables.best_stack_size(fresh)[0] == 1

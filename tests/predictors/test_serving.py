@@ -23,7 +23,7 @@ from jointensor.errors import DataError, RunError
 from jointensor.predictors.biases import fit_bias
 from jointensor.predictors.conformal import HeldOut, calibrate
 from jointensor.predictors.joint import JointPredictor
-from jointensor.predictors.serving import BATCH, NEAR, Serving
+from jointensor.predictors.serving import BATCH, HIDDEN_BATCH, Serving
 from jointensor.runs import predict as predicting
 from jointensor.runs.folder import Run
 from jointensor.runs.predict import predict_file
@@ -130,7 +130,7 @@ def test_answers_of_a_usual_chunk_are_the_same_to_the_last_bit(kind, tmp_path, n
 
 
 @pytest.mark.parametrize("rank", [(4, 16), (3, 0), (0, 5)])
-@pytest.mark.parametrize("count", [0, 1, 3, NEAR + 3, BATCH, BATCH + 1, 2 * BATCH + 3])
+@pytest.mark.parametrize("count", [0, 1, 3, HIDDEN_BATCH + 3, BATCH, BATCH + 1, 2 * BATCH + 3])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_small_batches_on_several_threads_round_like_large_ones(rank, count, threads):
     run = make_run(MODES, None, rank)

@@ -14,7 +14,7 @@ from jointensor.errors import RunError
 from jointensor.predictors import PREDICTORS, Interpolation, Packed, Predictor, fit_trees
 from jointensor.predictors.base import unpack_predictor
 from jointensor.predictors.biases import fit_bias
-from jointensor.predictors.dependencies import decided_values
+from jointensor.predictors.dependencies import dependency_table
 from jointensor.predictors.ensemble import Ensemble, Member
 from jointensor.predictors.joint import JointPredictor
 from jointensor.predictors.knn import fit_knn
@@ -57,7 +57,7 @@ EVERYTHING = {
     "kriging": local_of,
     "nearest neighbours": knn_of,
     "ensemble": ensemble_of,
-    "ensemble with a dependency": lambda: replace(ensemble_of(), dependency=decided_values(TENSOR, (0, 1))),
+    "ensemble with a dependency": lambda: replace(ensemble_of(), dependency=dependency_table(TENSOR, (0, 1))),
     "ensemble without more": lambda: Ensemble(
         (Member("mean", 1.0, (Mean(0.5),)),), (), fit_bias(TENSOR, NONE), -1.0, 1.0
     ),
@@ -135,9 +135,9 @@ def test_every_kind_of_predictor_is_stored():
 @pytest.mark.parametrize("name", EVERYTHING)
 def test_an_explanation_is_json_and_says_what_the_predictor_is(name):
     made = EVERYTHING[name]()
-    told = json.loads(json.dumps(made.explain()))
-    assert told["kind"] == PREDICTORS.name_of(type(made))
-    assert told["parameters"] == made.n_parameters()
+    explained = json.loads(json.dumps(made.explain()))
+    assert explained["kind"] == PREDICTORS.name_of(type(made))
+    assert explained["parameters"] == made.n_parameters()
 
 
 @pytest.mark.parametrize("name", EVERYTHING)

@@ -59,7 +59,7 @@ def test_partners_tell_of_new_entries_where_untouched_ones_say_so(offer, monkeyp
     monkeypatch.setattr(parting, "CALIBRATION_SHARE", 0.1)
     found = search(learnt, budget=LONG, device="cpu")
     assert [type(part) for part in found.predictor.residual_models] == [KnnResiduals]
-    assert "with partners:mode_0" in found.reason
+    assert "with knn:mode_0" in found.reason
     error = rmse(found.predictor.predict(others.indices), others.values)
     assert error < 0.85 * rmse(without.predictor.predict(others.indices), others.values)
     assert found.figures["all"] == pytest.approx(error, rel=0.05)

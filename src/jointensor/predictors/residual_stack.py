@@ -154,7 +154,7 @@ def _offer_knn(draft: _Draft, tensor: SparseTensor, modes: Sequence[int], folds:
         # fitted once more to the residuals of the models that were kept since
         again = first[n] if draft.residuals is before or draft.gain(first[n][1]) < MIN_GAIN else fitted(n)
         if again is not None:
-            draft.offer(f"partners:{tensor.modes[n].name}", *again)
+            draft.offer(f"knn:{tensor.modes[n].name}", *again)
 
 
 def _few_folds(tensor: SparseTensor, folds: NDArray[np.integer], groups: Sequence[int]) -> NDArray[np.integer]:

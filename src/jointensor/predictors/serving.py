@@ -22,7 +22,7 @@ from jointensor.predictors.tables import Table, Tables
 BATCH = 1 << 12
 """Entries that go through a model at a time: the outputs of a layer stay in the cache of a core."""
 
-NEAR = 1 << 10
+HIDDEN_BATCH = 1 << 10
 """Entries whose widest layer is computed at a time: it is read again before it leaves that cache."""
 
 
@@ -80,8 +80,8 @@ def _in_batches(model: JointModel, indices: NDArray[np.integer]) -> NDArray[np.f
         with torch.inference_mode():
             predicted[batch] = model(queries[batch])
 
-    with _one_thread_per_call() as threads, _near(model):
-        if threads == 1:  # threads that come and go leave memory behind
+    with _one_thread_per_call() as threads, _hidden_in_cache(model):
+        if threads == 1:  # starting and ending threads leaks memory
             for batch in batches:
                 predict(batch)
         else:
@@ -102,8 +102,8 @@ def _one_thread_per_call() -> Iterator[int]:
 
 
 @contextmanager
-def _near(model: JointModel) -> Iterator[None]:
-    """The paper's f has a wide layer: it is made for a few entries at a time, and used at once."""
+def _hidden_in_cache(model: JointModel) -> Iterator[None]:
+    """Compute the wide layer of the paper's f for a few entries at a time, and use it at once."""
     part = None if model.nonlinear is None else model.nonlinear.part
     if not isinstance(part, Julia) or part.fuses is None or part.fused is not None:
         yield
@@ -118,8 +118,8 @@ def _near(model: JointModel) -> Iterator[None]:
 def _two_layers(rows: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
     """ReLU between two linear layers, ``(entries, inputs)`` → ``(entries, outputs)``."""
     out = rows.new_empty(len(rows), len(b2))
-    for part in _parts(len(rows), NEAR):
-        hidden = torch.addmm(b1, rows[part], w1.T).relu_()  # (NEAR, hidden)
+    for part in _parts(len(rows), HIDDEN_BATCH):
+        hidden = torch.addmm(b1, rows[part], w1.T).relu_()  # (HIDDEN_BATCH, hidden)
         torch.addmm(b2, hidden, w2.T, out=out[part])
     return out
 

@@ -19,7 +19,7 @@ from jointensor.data.tensor import SparseTensor
 from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.errors import ConfigError
 from jointensor.predictors import Predictor
-from jointensor.predictors.dependencies import deciding_modes
+from jointensor.predictors.dependencies import find_dependency
 from jointensor.predictors.knn import SECONDS_PER_ENTRY
 from jointensor.predictors.storage import load_predictor, save_predictor
 from jointensor.search.ensemble_selection import Errors, squared_error
@@ -90,7 +90,7 @@ class CrossValidation:
         self.how: dict[str, Any] = {"seed": seed, "device": device, "engine": engine, "groups": groups}
         self.begin, self.budget = time.monotonic(), budget
         self.parted = make_folds(kept, groups, seed)
-        self.deciding = deciding_modes(kept)
+        self.deciding = find_dependency(kept)
         self.settled = settled_by_others(kept, self.deciding, self.parted)
         if not self.settled.any():
             self.deciding = None

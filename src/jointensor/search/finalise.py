@@ -13,7 +13,7 @@ from jointensor.data.split import FOLDS
 from jointensor.data.tensor import SparseTensor
 from jointensor.predictors import Tables, fit_bias, refit_tables
 from jointensor.predictors.conformal import HeldOut, calibrate
-from jointensor.predictors.dependencies import decided_values
+from jointensor.predictors.dependencies import dependency_table
 from jointensor.predictors.ensemble import Ensemble
 from jointensor.predictors.residual_stack import ResidualStack, fit_residual_stack
 from jointensor.predictors.tables import Table
@@ -136,7 +136,7 @@ def _tabulated(search: CrossValidation, weights: dict[str, float]) -> float:
 
 
 def _decided(search: CrossValidation, tensor: SparseTensor) -> Table | None:
-    return None if search.deciding is None else decided_values(tensor, search.deciding)
+    return None if search.deciding is None else dependency_table(tensor, search.deciding)
 
 
 def _calibrated(
