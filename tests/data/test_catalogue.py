@@ -43,7 +43,7 @@ def publisher():
 
 
 def fetcher(cache, notes=None):
-    return Fetcher(cache, (lambda text: None) if notes is None else notes.append, patience=Patience(2.0, 2, 0.0))
+    return Fetcher(cache, (lambda text: None) if notes is None else notes.append, patience=Patience(60.0, 2, 0.0))
 
 
 def at(recipe, publisher, keep=lambda source: True, sha256=None):

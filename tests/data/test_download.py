@@ -1,17 +1,20 @@
 import hashlib
 import json
+import urllib.request
+from email.message import Message
 
 import pytest
 
-from jointensor.data.catalogue.download import ChecksumError, NotThereError, Patience, download
+from jointensor.data.catalogue.download import ChecksumError, NotThereError, Patience, _SafeRedirects, download
 from jointensor.errors import ConfigError, DataError, RunError
 
 from .server import serving
 
 CONTENT = bytes(range(256)) * 4000  # 1 MB
 SUM = hashlib.sha256(CONTENT).hexdigest()
-BRIEF = Patience(timeout=2.0, tries=3, pause=0.0)
-ONCE = Patience(timeout=2.0, tries=1, pause=0.0)
+BRIEF = Patience(timeout=60.0, tries=3, pause=0.0)
+"""No test waits for this time-out: a server that breaks off closes its connection."""
+ONCE = Patience(timeout=60.0, tries=1, pause=0.0)
 
 
 @pytest.fixture
@@ -134,6 +137,33 @@ def test_a_busy_server_is_asked_again_a_few_times(publisher, tmp_path):
     assert len(publisher.asked) == 6
 
 
+def test_pauses_double(publisher, tmp_path):
+    pauses = []
+    publisher.answers = [503] * 4
+    get(publisher, tmp_path / "f.bin", patience=Patience(timeout=60.0, tries=5, pause=1.5, sleep=pauses.append))
+    assert pauses == [1.5, 3.0, 6.0, 12.0]
+
+
+@pytest.mark.parametrize("lengths", [True, False])
+def test_a_file_that_is_too_large_is_not_stored(publisher, tmp_path, lengths):
+    publisher.lengths = lengths
+    with pytest.raises(
+        DataError, match=r"f.bin has (1,024,000 bytes, and at most 500,000|more than the 500,000 bytes)"
+    ):
+        get(publisher, tmp_path / "f.bin", max_bytes=500_000)
+    assert names(tmp_path) == []
+    assert len(publisher.asked) == 1
+    assert get(publisher, tmp_path / "f.bin", max_bytes=len(CONTENT)) == SUM
+
+
+def test_a_resumed_file_that_grows_beyond_the_limit_is_not_stored(publisher, tmp_path):
+    publisher.cuts = [300_000]
+    with pytest.raises(DataError, match="300,000 bytes are kept"):
+        get(publisher, tmp_path / "f.bin", patience=ONCE)
+    with pytest.raises(DataError, match="at most 400,000 are expected"):
+        get(publisher, tmp_path / "f.bin", max_bytes=400_000)
+
+
 def test_a_server_that_is_not_there(tmp_path):
     with pytest.raises(DataError, match=r"could not be fetched in 3 tries .*refused"):
         download("http://127.0.0.1:9/f.bin", tmp_path / "f.bin", patience=BRIEF)
@@ -154,6 +184,28 @@ def test_redirections_stay_on_the_web(publisher, tmp_path):
     publisher.redirect = "ftp://127.0.0.1/f.bin"
     with pytest.raises(DataError, match=r"f\.bin leads to ftp://127\.0\.0\.1/f\.bin"):
         get(publisher, tmp_path / "f.bin")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "followed"),
+    [
+        ("https://a.org/f", "http://a.org/f", False),
+        ("https://a.org/f", "HTTP://b.org/f", False),
+        ("https://a.org/f", "https://b.org/f", True),
+        ("http://a.org/f", "https://a.org/f", True),
+        ("http://a.org/f", "http://b.org/f", True),
+    ],
+)
+def test_redirections_never_leave_encryption(before, after, followed):
+    def follow():
+        request = urllib.request.Request(before)
+        return _SafeRedirects().redirect_request(request, None, 302, "Found", Message(), after)
+
+    if followed:
+        assert follow().full_url == after
+    else:
+        with pytest.raises(DataError, match=r"https://a\.org/f leads to .*, which is not encrypted"):
+            follow()
 
 
 def test_a_folder_that_cannot_be_made(publisher, tmp_path):

@@ -1,4 +1,4 @@
-"""The folder downloads are kept in, and the checksums of files whose publishers state none."""
+"""The download cache, and the recorded checksums of files whose publishers state none."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from jointensor.data.catalogue.recipes import DataFile, Recipe, Source
 from jointensor.errors import ConfigError, DataError
 
 CHECKSUMS = "checksums.json"
-"""Beside the folders of the tensors: what files were when they were first downloaded."""
+"""File beside the folders of the tensors: checksums of files at their first download."""
 
 
 def cache_folder(given: Path | None = None) -> Path:
-    """Where downloads are kept: as given, else ``$JOINTENSOR_CACHE``, else ``~/.cache/jointensor``."""
+    """Folder of downloads: as given, else ``$JOINTENSOR_CACHE``, else ``~/.cache/jointensor``."""
     if given is not None:
         return given
     named = os.environ.get("JOINTENSOR_CACHE")
@@ -30,13 +30,13 @@ def cache_folder(given: Path | None = None) -> Path:
 
 
 def downloaded(recipe: Recipe, cache: Path) -> Source | None:
-    """The source whose entries are in the cache already; ``None`` where none is."""
+    """The source whose main file is in the cache; ``None`` where there is none."""
     return next((s for s in recipe.sources if s.downloadable and (cache / recipe.name / s.main.name).is_file()), None)
 
 
 @dataclass
 class Fetcher:
-    """Brings the files of a recipe into the cache."""
+    """Downloads the files of a recipe into the cache."""
 
     cache: Path
     on_note: Callable[[str], None] = field(default=lambda text: None)
@@ -45,7 +45,7 @@ class Fetcher:
     patience: Patience = field(default_factory=Patience)
 
     def fetch(self, recipe: Recipe) -> tuple[Source, Path]:
-        """A source that is whole in the cache, and the folder it is in.
+        """A source whose files are all in the cache, and their folder.
 
         Raises
         ------
@@ -61,20 +61,20 @@ class Fetcher:
                 f"jointensor data get {recipe.name} --from FILE. {recipe.substitute or ''}".rstrip()
             )
         here = downloaded(recipe, self.cache)
-        sources.sort(key=lambda source: source is not here)  # what is here already comes first
+        sources.sort(key=lambda source: source is not here)  # prefer the one in the cache
         folder = self.cache / recipe.name
         reasons = []
         for source in sources:
             try:
                 for file in source.files:
-                    self._bring(recipe, file, folder)
+                    self._fetch_file(recipe, file, folder)
             except DataError as error:
                 reasons.append(str(error))
             else:
                 return source, folder
         raise DataError(f"'{recipe.name}' cannot be fetched: {'; '.join(reasons)}")
 
-    def _bring(self, recipe: Recipe, file: DataFile, folder: Path) -> None:
+    def _fetch_file(self, recipe: Recipe, file: DataFile, folder: Path) -> None:
         path, key = folder / file.name, f"{recipe.name}/{file.name}"
         expected = file.sha256 or self._recorded(key)
         if path.is_file() and self._is_good(path, expected, key):
@@ -82,7 +82,7 @@ class Fetcher:
         reasons: list[DataError] = []
         for url in file.urls:
             try:
-                self._download(url, path, expected, key)
+                self._download(url, path, expected, key, recipe.max_file_bytes)
             except DataError as error:
                 reasons.append(error)
             else:
@@ -108,11 +108,11 @@ class Fetcher:
         path.unlink()
         return False
 
-    def _download(self, url: str, path: Path, expected: str | None, key: str) -> None:
+    def _download(self, url: str, path: Path, expected: str | None, key: str, max_bytes: int) -> None:
         self.on_note(f"downloading {url}")
         listener = None if self.on_bytes is None else self.on_bytes(path.name)
         try:
-            found = download(url, path, sha256=expected, on_bytes=listener, patience=self.patience)
+            found = download(url, path, sha256=expected, max_bytes=max_bytes, on_bytes=listener, patience=self.patience)
         except ChecksumError as error:
             if key not in self._read():
                 raise

@@ -1,7 +1,7 @@
-"""Downloads that go on where they stopped, are verified, and never leave half a file under its final name.
+"""Resumable, verified downloads of limited size that never leave a partial file under its final name.
 
-What has arrived lies in ``FILE.part``; ``FILE.part.json`` says of which version of the file it is, so that a file
-that changed meanwhile is fetched from its beginning.
+Bytes that have arrived are in ``FILE.part``; ``FILE.part.json`` has the version of the file they belong to, so that a
+file that changed meanwhile is fetched from its beginning.
 """
 
 from __future__ import annotations
@@ -26,12 +26,14 @@ from jointensor.atomic import write_json
 from jointensor.errors import ConfigError, DataError, RunError
 
 OnBytes = Callable[[int, int | None], None]
-"""Called with the bytes that are here and, where it is known, how many there will be."""
+"""Called with the bytes that have arrived and, where it is known, the size of the file."""
 
 WEB = ("http", "https")
 BLOCK = 1 << 18
 TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
-"""HTTP answers after which it is worth asking again."""
+"""HTTP answers after which a download is tried again."""
+MAX_BYTES = 1 << 34
+"""Bytes of a file of which nothing else is known: 16 GiB, several times the largest tensor of the catalogue."""
 
 
 class NotThereError(DataError):
@@ -42,13 +44,17 @@ class ChecksumError(DataError):
     """A file is not the one it should be."""
 
 
+class _TooLargeError(Exception):
+    """The file is larger than is expected."""
+
+
 class _CutOffError(Exception):
-    """The connection failed or ended early; what has arrived is kept."""
+    """The connection failed or ended early; the bytes that have arrived are kept."""
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a download waits, and how often it asks again."""
+    """Timeouts and retries of a download."""
 
     timeout: float = 30.0
     """Seconds without a byte before a connection counts as lost."""
@@ -56,6 +62,8 @@ class Patience:
     """Connections for one file."""
     pause: float = 1.0
     """Seconds before the second try; twice as many before each further one."""
+    sleep: Callable[[float], None] = time.sleep
+    """Waits so many seconds."""
 
 
 def download(
@@ -63,21 +71,24 @@ def download(
     path: Path,
     *,
     sha256: str | None = None,
+    max_bytes: int = MAX_BYTES,
     on_bytes: OnBytes | None = None,
     patience: Patience | None = None,
 ) -> str:
-    """Fetch ``url`` into ``path``, resuming what an earlier call left, and return the SHA-256 checksum.
+    """Fetch ``url`` into ``path``, resuming an earlier call that was interrupted, and return the SHA-256 checksum.
 
     Parameters
     ----------
     url
         ``http`` or ``https``.
     path
-        The file to make; it appears when it is whole and verified.
+        The file to write; it appears when it is complete and verified.
     sha256
-        What the checksum must be; a file with another is removed.
+        The expected checksum; a file with another checksum is removed.
+    max_bytes
+        Largest size that is accepted; more bytes are not stored.
     on_bytes
-        Told about progress.
+        Called with the progress.
     patience
         Time-outs and retries.
 
@@ -86,9 +97,9 @@ def download(
     NotThereError
         If the server says that it has no such file.
     ChecksumError
-        If it is not the file it should be.
+        If the checksum differs.
     DataError
-        If it cannot be fetched whole.
+        If it cannot be fetched whole, or is larger than ``max_bytes``.
     """
     check_url(url)
     patience = patience or Patience()
@@ -100,10 +111,13 @@ def download(
     reason = ""
     for turn in range(patience.tries):
         if turn:
-            time.sleep(patience.pause * 2 ** (turn - 1))
+            patience.sleep(patience.pause * 2 ** (turn - 1))
         try:
-            _transfer(url, part, note, patience.timeout, on_bytes)
+            _transfer(url, part, note, patience.timeout, max_bytes, on_bytes)
             break
+        except _TooLargeError as error:
+            _forget(part, note)
+            raise DataError(f"{url} {error}; it is not the file that was published, or fetch it by hand") from None
         except _CutOffError as error:
             reason = str(error)
     else:
@@ -131,9 +145,9 @@ def check_url(url: str) -> None:
         raise ConfigError(f"'{url}' is not an http or https address; give files of your own with --from")
 
 
-def _transfer(url: str, part: Path, note: Path, timeout: float, on_bytes: OnBytes | None) -> None:
-    """One connection: whatever of the file is not here yet is added to ``part``."""
-    here, version = _left_over(url, part, note)
+def _transfer(url: str, part: Path, note: Path, timeout: float, max_bytes: int, on_bytes: OnBytes | None) -> None:
+    """One connection: append the missing bytes of the file to ``part``."""
+    here, version = _partial(url, part, note)
     headers = {"User-Agent": f"jointensor/{__version__}", "Accept-Encoding": "identity"}
     if here:
         headers |= {"Range": f"bytes={here}-", "If-Range": version}
@@ -146,18 +160,22 @@ def _transfer(url: str, part: Path, note: Path, timeout: float, on_bytes: OnByte
         raise _CutOffError(_reason(error)) from None
     with response:
         start, total = _extent(response, here)
+        if total is not None and total > max_bytes:
+            raise _TooLargeError(f"has {total:,} bytes, and at most {max_bytes:,} are expected")
         if start and (start != here or _version(response.headers) not in (None, version)):
             _forget(part, note)  # not every server does what Range and If-Range ask for
             raise _CutOffError(f"the server did not go on after the {here:,} bytes that were here")
         try:
             write_json(note, {"url": url, "version": _version(response.headers), "bytes": total})
             with part.open("ab" if start else "wb") as file:
-                _copy(response, file, start, total, on_bytes)
+                _copy(response, file, start, total, max_bytes, on_bytes)
         except OSError as error:
             raise RunError(f"{part} cannot be written: {error.strerror or error}") from error
 
 
-def _copy(response: Any, file: IO[bytes], here: int, total: int | None, on_bytes: OnBytes | None) -> None:
+def _copy(
+    response: Any, file: IO[bytes], here: int, total: int | None, max_bytes: int, on_bytes: OnBytes | None
+) -> None:
     while True:
         try:
             block = response.read(BLOCK)
@@ -168,8 +186,10 @@ def _copy(response: Any, file: IO[bytes], here: int, total: int | None, on_bytes
             raise _CutOffError(_reason(error)) from None
         if not block:
             break
-        file.write(block)
         here += len(block)
+        if here > max_bytes:
+            raise _TooLargeError(f"has more than the {max_bytes:,} bytes that are expected")
+        file.write(block)
         if on_bytes is not None:
             on_bytes(here, total)
     file.flush()
@@ -178,8 +198,8 @@ def _copy(response: Any, file: IO[bytes], here: int, total: int | None, on_bytes
         raise _CutOffError(f"the connection ended after {here:,} of {total:,} bytes")
 
 
-def _left_over(url: str, part: Path, note: Path) -> tuple[int, str]:
-    """Bytes of an earlier try that can be built on, and of which version of the file they are."""
+def _partial(url: str, part: Path, note: Path) -> tuple[int, str]:
+    """Number of bytes of an earlier try that can be resumed, and the version of the file they belong to."""
     try:
         known = json.loads(note.read_text(encoding="utf-8"))
         here, version, total = part.stat().st_size, known["version"], known["bytes"]
@@ -191,7 +211,7 @@ def _left_over(url: str, part: Path, note: Path) -> tuple[int, str]:
 
 
 def _extent(response: Any, here: int) -> tuple[int, int | None]:
-    """Where the server starts, and the length of the whole file where it says so."""
+    """Position at which the answer starts, and the length of the whole file where it is given."""
     if response.status == http.client.PARTIAL_CONTENT:
         match = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", "").strip())
         if match is None:
@@ -202,7 +222,7 @@ def _extent(response: Any, here: int) -> tuple[int, int | None]:
 
 
 def _version(headers: Message) -> str | None:
-    """What tells one version of a file from the next: a strong entity tag, or the time of its last change."""
+    """Version of a file: a strong entity tag, or the time of its last change."""
     tag = headers.get("ETag")
     return tag if tag and not tag.startswith("W/") else headers.get("Last-Modified")
 
@@ -230,16 +250,19 @@ def _reason(error: Exception) -> str:
     return " ".join(str(inner).split()) or type(inner).__name__
 
 
-class _WebOnly(urllib.request.HTTPRedirectHandler):
-    """Follows redirections within the web, and nowhere else."""
+class _SafeRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirections to web addresses, and never from https to http."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
         """The request that follows a redirection."""
-        if urllib.parse.urlsplit(newurl).scheme not in WEB:
+        before, after = (urllib.parse.urlsplit(url).scheme.lower() for url in (req.full_url, newurl))
+        if after not in WEB:
             raise DataError(f"{req.full_url} leads to {newurl}, which is not an http or https address")
+        if before == "https" and after == "http":
+            raise DataError(f"{req.full_url} leads to {newurl}, which is not encrypted: anybody could change the file")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-_OPENER = urllib.request.build_opener(_WebOnly)
+_OPENER = urllib.request.build_opener(_SafeRedirects)

@@ -20,6 +20,10 @@ from jointensor.registry import nearest
 FORMATS = ("frostt", "konect", "mpi-wall", "movielens", "table")
 """How a publisher's files may be written."""
 
+MIN_FILE_LIMIT, BYTES_PER_ENTRY = 1 << 26, 64
+"""Limits of a download: 64 MiB for labels and small tensors, and 64 bytes per entry, more than a line of text takes
+even if the file is not packed."""
+
 
 @dataclass(frozen=True)
 class DataFile:
@@ -90,6 +94,11 @@ class Recipe:
     """What can take the place of data that are not public."""
     stand_ins: tuple[str, ...] = ()
     """Names of smaller tensors of the same kind."""
+
+    @property
+    def max_file_bytes(self) -> int:
+        """Bytes that a file of this tensor may have; anything larger is not what was published."""
+        return MIN_FILE_LIMIT + BYTES_PER_ENTRY * self.entries
 
     @property
     def public(self) -> bool:
