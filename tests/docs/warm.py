@@ -122,6 +122,9 @@ def _work(order: dict, files: list[int]) -> None:
     try:
         for target, file in enumerate(files):
             os.dup2(file, target)
+        sys.stdin, sys.stdout, sys.stderr = (  # those of the server were made for files of another kind
+            os.fdopen(target, mode, encoding="utf-8", closefd=False) for target, mode in enumerate("rww")
+        )
         os.chdir(order["folder"])
         os.environ.clear()
         os.environ.update(order["environment"])
