@@ -221,11 +221,25 @@ class Weights(Reader):
     """Safetensors: the header changed, or the configuration in it, or numbers; whatever loads must predict."""
 
     name = "safetensors"
-    modules = ("training/weights.py",)
+    modules = tuple(
+        f"predictors/{name}.py"
+        for name in (
+            "storage",
+            "base",
+            "tables",
+            "trees",
+            "fibers",
+            "kriging",
+            "knn",
+            "interpolation",
+            "joint",
+            "ensemble",
+        )
+    )
 
     def __init__(self) -> None:
         self.files = weight_files()
-        self.light = 3
+        self.light = 5
         """The first of them take little time to load."""
         self.parts = [_split(data) for data in self.files]
 
@@ -279,7 +293,7 @@ class RunFolder(Reader):
     """A finished run: any of its files changed, with checksums that agree or do not."""
 
     name = "run"
-    modules = ("experiments/folder.py", "training/weights.py", "atomic.py")
+    modules = ("runs/folder.py", "predictors/storage.py", "atomic.py")
 
     def __init__(self) -> None:
         self.weights = Weights()
@@ -547,12 +561,13 @@ def weight_files() -> list[bytes]:
     from jointensor.predictors.biases import fit_bias
     from jointensor.predictors.dependencies import dependency_table
     from jointensor.predictors.ensemble import Ensemble, Member
+    from jointensor.predictors.interpolation import Interpolation
     from jointensor.predictors.storage import save_predictor
     from jointensor.predictors.tables import fit_tables
     from jointensor.predictors.trees import fit_trees
-    from tests.predictors.test_ensemble import NONE, TENSOR, calibration_of, local_of, predictor_of
+    from tests.predictors.test_ensemble import NONE, TENSOR, calibration_of, knn_of, local_of, predictor_of
 
-    trees = fit_trees(TENSOR, TENSOR, rounds=3)
+    bias, trees = fit_bias(TENSOR, NONE), fit_trees(TENSOR, TENSOR, rounds=3)
     plain = predictor_of(spec="mean+bias+cp:2")
     every = predictor_of(calibration=calibration_of())
     tucker = predictor_of(spec="tucker:2x3x2", rank=(0, 2))
@@ -561,11 +576,12 @@ def weight_files() -> list[bytes]:
         Member("trees", 0.25, (trees,)),
         Member("t", 0.25, (fit_tables(TENSOR, NONE),)),
     )
-    known = dependency_table(TENSOR, (0, 1))
-    ensemble = Ensemble(members, (local_of(),), fit_bias(TENSOR, NONE), -2.0, 2.0, calibration_of(), known)
+    dependency = dependency_table(TENSOR, (0, 1))
+    ensemble = Ensemble(members, (local_of(), knn_of()), bias, -2.0, 2.0, calibration_of(), dependency)
+    along = Interpolation.of(TENSOR, 2, bias)
     made = []
     with tempfile.TemporaryDirectory() as folder:
-        for thing in (trees, fit_bias(TENSOR, NONE), local_of(), plain, every, tucker, ensemble):
+        for thing in (trees, bias, local_of(), knn_of(), along, plain, every, tucker, ensemble):
             save_predictor(thing, Path(folder) / "w.safetensors")
             made.append((Path(folder) / "w.safetensors").read_bytes())
     return made

@@ -16,6 +16,7 @@ from jointensor.predictors.biases import fit_bias
 from jointensor.predictors.conformal import HeldOut, calibrate
 from jointensor.predictors.ensemble import Ensemble, Member
 from jointensor.predictors.joint import JointPredictor
+from jointensor.predictors.knn import fit_knn
 from jointensor.predictors.kriging import Kriging
 from jointensor.predictors.tables import Mean, fit_tables
 
@@ -70,6 +71,11 @@ def calibration_of(seed=0, noisy=True):
 def local_of(seed=0):
     noise = np.random.default_rng(seed).standard_normal(len(TENSOR))
     return replace(Kriging.of(TENSOR.indices, noise, 2, TENSOR.modes[2], SHAPE), near=0.6, length=2.0, far=0.1)
+
+
+def knn_of():
+    folds = np.arange(len(TENSOR)) % 3
+    return fit_knn(TENSOR.indices, TENSOR.values, folds, 0, TENSOR.shape)[0]
 
 
 def ensemble_of():

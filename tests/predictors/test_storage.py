@@ -17,7 +17,6 @@ from jointensor.predictors.biases import fit_bias
 from jointensor.predictors.dependencies import dependency_table
 from jointensor.predictors.ensemble import Ensemble, Member
 from jointensor.predictors.joint import JointPredictor
-from jointensor.predictors.knn import fit_knn
 from jointensor.predictors.kriging import Kriging
 from jointensor.predictors.storage import load_predictor, save_predictor
 from jointensor.predictors.tables import Mean, Tables, fit_tables
@@ -27,14 +26,10 @@ from tests.predictors.test_ensemble import (
     TENSOR,
     calibration_of,
     ensemble_of,
+    knn_of,
     local_of,
     predictor_of,
 )
-
-
-def knn_of():
-    folds = np.arange(len(TENSOR)) % 3
-    return fit_knn(TENSOR.indices, TENSOR.values, folds, 0, TENSOR.shape)[0]
 
 
 def kept(thing, path):
