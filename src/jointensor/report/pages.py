@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -126,15 +127,19 @@ def render_comparison(
     )
 
 
-def _render(name: str, **what: Any) -> str:
+@cache
+def _templates() -> Environment:
     folder = files("jointensor.report")
-    page = Environment(
+    return Environment(
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
-        loader=FunctionLoader(lambda one: folder.joinpath(one).read_text(encoding="utf-8")),
-    ).get_template(name)
-    return page.render(number=short, **what)
+        loader=FunctionLoader(lambda name: folder.joinpath(name).read_text(encoding="utf-8")),
+    )
+
+
+def _render(name: str, **values: Any) -> str:
+    return _templates().get_template(name).render(number=short, **values)
 
 
 def _command(environment: Facts) -> str:

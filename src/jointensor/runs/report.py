@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from jinja2 import TemplateError
 
 from jointensor.atomic import write_json, write_text
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import RunError
 from jointensor.predictors.ensemble import Ensemble
 from jointensor.predictors.joint import JointPredictor
+from jointensor.report import schema
 from jointensor.report.facts import component_facts, data_facts, filled_facts, history_facts, quality_facts
 from jointensor.report.pages import render_comparison, render_run
 from jointensor.runs.compare_table import TITLES, cells_for_people, rows_of
@@ -80,23 +84,45 @@ def report(path: Path) -> Path:
     if not path.is_dir():
         raise RunError(f"there is no folder {path}")
     if (path / CELLS).is_dir():
-        write_comparison_report(path)
+        _write_page(path, _comparison_page)
     elif (path / METRICS).exists():
-        facts = read_json(path / FACTS) if (path / FACTS).exists() else {}
-        page = render_run(
-            facts, read_json(path / METRICS), read_json(path / CONFIG), read_json(path / "environment.json")
-        )
-        write_text(path / PAGE, page)
+        _write_page(path, _run_page)
     else:
         raise RunError(f"{path} is neither a finished run nor a comparison: it has no {METRICS} and no {CELLS}/")
     return path / PAGE
 
 
 def write_comparison_report(path: Path) -> None:
-    """The page of a comparison, from its cells."""
-    config = read_json(path / CONFIG)
-    results = [read_json(file) for file in sorted((path / CELLS).glob("*.json"))]
+    """Write the page of a comparison, from its fits."""
+    write_text(path / PAGE, _comparison_page(path))
+
+
+def _write_page(path: Path, render: Callable[[Path], str]) -> None:
+    """Write a page of files that may be damaged in ways that their types do not show, such as ends of an axis."""
+    try:
+        write_text(path / PAGE, render(path))
+    except (ValueError, ArithmeticError, LookupError, TypeError, TemplateError) as error:
+        raise RunError(f"{path} is damaged: no page can be made of its files ({error})") from None
+
+
+def _run_page(path: Path) -> str:
+    facts = _read(path / FACTS, schema.FACTS) if (path / FACTS).exists() else {}
+    return render_run(
+        facts,
+        _read(path / METRICS, schema.METRICS),
+        _read(path / CONFIG, schema.CONFIG),
+        _read(path / "environment.json", schema.ENVIRONMENT),
+    )
+
+
+def _comparison_page(path: Path) -> str:
+    config = _read(path / CONFIG, schema.COMPARISON)
+    results = [_read(file, schema.FIT) for file in sorted((path / CELLS).glob("*.json"))]
     models = [model for model in config["models"] if any(one["model"] == model for one in results)]
     rows = rows_of(models, results)
     cells = [cells_for_people(row) for row in rows]
-    write_text(path / PAGE, render_comparison(rows, TITLES, cells, config, read_json(path / "environment.json")))
+    return render_comparison(rows, TITLES, cells, config, _read(path / "environment.json", schema.ENVIRONMENT))
+
+
+def _read(file: Path, pattern: dict[str, Any]) -> Any:
+    return schema.check(read_json(file), pattern, file)

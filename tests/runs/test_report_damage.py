@@ -1,0 +1,127 @@
+"""``report`` on files that somebody damaged: a page, or an error that names the file; never a traceback."""
+
+import json
+import random
+import shutil
+
+import pytest
+
+from jointensor import write_tensor
+from jointensor.data.synthetic import make_joint
+from jointensor.errors import JointensorError, RunError
+from jointensor.report import schema
+from jointensor.runs.compare import compare
+from jointensor.runs.compare_cells import CompareConfig
+from jointensor.runs.config import RunConfig
+from jointensor.runs.pipeline import run
+from jointensor.runs.report import report
+
+QUICK = {"refine_epochs": 2, "cycle": 2}
+FILES = ("report.json", "metrics.json", "config.json", "environment.json")
+STRANGE = (
+    None, True, 0, -1, 10**400, -1.5, 1e308, -1e308, 5e-324, float("nan"), float("inf"), "", "<b>", "\ud800", "7" * 99,
+    [], [[]], [None], [1, "a"], {}, {"a": 1}, {"": {}},
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A run with an ordered mode, a run without test entries, and a comparison."""
+    folder = tmp_path_factory.mktemp("damage")
+    write_tensor(make_joint((8, 7, 6), (2, 0), observed=250, noise=0.1, seed=1)[0], folder / "tensor.npz")
+    given = {"source": str(folder / "tensor.npz"), "recipe_changes": QUICK}
+    run(RunConfig(**given, rank=(2, 2), orders={"mode_2": "ordered"}, engine="reference"), folder / "run")
+    run(RunConfig(**given, rank=(2, 0), test=0.0, engine="reference"), folder / "untested")
+    compare(CompareConfig(**given, models=("mean", "bias", "cp:1"), seeds=1), folder / "compared")
+    return folder
+
+
+def places(data, path=()):
+    """Where a mutation can happen: every value, by its keys."""
+    yield path
+    members = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in members:
+        yield from places(value, (*path, key))
+
+
+def mutate(data, rng):
+    """The data with one value replaced, removed, doubled or swapped for another's."""
+    data = json.loads(json.dumps(data))
+    every = [path for path in places(data) if path]
+    depth = rng.choice(sorted({len(path) for path in every}))  # or most mutations would be deep in a long list
+    *above, key = rng.choice([path for path in every if len(path) == depth])
+    holder = data
+    for step in above:
+        holder = holder[step]
+    action = rng.choice(("replace", "replace", "remove", "double"))
+    if action == "remove":
+        del holder[key]
+    elif action == "double" and isinstance(holder, list):
+        holder.append(holder[key])
+    else:
+        holder[key] = rng.choice(STRANGE)
+    return data
+
+
+def mutants(folder, names, count, seed):
+    rng = random.Random(seed)
+    for _ in range(count):
+        name = rng.choice(names)
+        text = (folder / name).read_text(encoding="utf-8")
+        if rng.random() < 0.1:
+            damaged = text[: rng.randrange(len(text))]
+        else:
+            damaged = json.dumps(mutate(json.loads(text), rng))
+        yield name, text, damaged
+
+
+@pytest.mark.parametrize("kind", ["run", "untested", "compared"])
+def test_a_damaged_folder_gives_a_page_or_an_error(folders, tmp_path, kind):
+    folder = shutil.copytree(folders / kind, tmp_path / kind)
+    names = FILES
+    if kind == "compared":
+        names = ("config.json", "environment.json", *(f"cells/{one.name}" for one in (folder / "cells").iterdir()))
+    errors = 0
+    for name, text, damaged in mutants(folder, names, 100, seed=7):
+        (folder / name).write_text(damaged, encoding="utf-8", errors="surrogatepass")
+        (folder / "report.html").unlink(missing_ok=True)
+        try:
+            report(folder)
+        except JointensorError as error:
+            errors += 1
+            assert str(folder) in str(error)
+            assert len(str(error)) < 600, damaged
+        else:
+            assert (folder / "report.html").stat().st_size > 1000
+        (folder / name).write_text(text, encoding="utf-8")
+    assert errors > 10
+    report(folder)
+
+
+@pytest.mark.parametrize("kind", ["run", "untested"])
+def test_what_a_run_writes_is_what_its_page_takes(folders, kind):
+    for name, pattern in (("report", schema.FACTS), ("metrics", schema.METRICS), ("config", schema.CONFIG)):
+        schema.check(json.loads((folders / kind / f"{name}.json").read_text(encoding="utf-8")), pattern, name)
+
+
+@pytest.mark.parametrize(
+    ("data", "pattern", "message"),
+    [
+        ({"a": {"b": [1, "x"]}}, {"a": {"b": [float]}}, r"f is damaged: a\.b\[1\] is 'x', not a finite number"),
+        ({"a": float("nan")}, {"a": float}, "a is nan, not a finite number"),
+        ({"a": True}, {"a": int}, "a is True, not a whole number"),
+        ({"a": 1}, {"a": str}, "a is 1, not text"),
+        ({}, {"a": str}, "a is not there"),
+        ([], {"a": str}, r"all of it is \[\], not an object"),
+        ({"a": [1]}, {"a": [int, int]}, "a has 1 members, not 2"),
+        ({"a": 1}, {"a": [int]}, "a is 1, not a list"),
+    ],
+)
+def test_a_mismatch_is_named_by_file_and_place(data, pattern, message):
+    with pytest.raises(RunError, match=message):
+        schema.check(data, pattern, "f")
+
+
+@pytest.mark.parametrize("data", [{}, {"a": None}, {"a": {"k": 1, "l": 2.5}, "more": "x"}])
+def test_optional_and_unknown_keys_pass(data):
+    assert schema.check(data, {"a?": ({str: float}, None)}, "f") is data
