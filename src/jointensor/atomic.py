@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
+import shutil
 import tempfile
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +18,11 @@ from jointensor.errors import RunError
 
 _UMASK = os.umask(0)
 os.umask(_UMASK)
+
+_MACHINE = zlib.crc32(platform.node().encode())
+
+DRAFT = f".writing-{_MACHINE:08x}-{os.getuid() if hasattr(os, 'getuid') else 0}-"
+"""How the folders of drafts begin that processes of this machine and this user make; a process's number follows."""
 
 
 def write_whole(path: Path, write: Callable[[Path], None]) -> None:
@@ -26,7 +34,8 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
         If it cannot be written (disk full, no permission); nothing is left behind then.
     """
     try:
-        with tempfile.TemporaryDirectory(prefix=".writing-", dir=path.parent) as folder:
+        _remove_stale_drafts(path.parent)
+        with tempfile.TemporaryDirectory(prefix=f"{DRAFT}{os.getpid()}-", dir=path.parent) as folder:
             draft = Path(folder) / path.name
             write(draft)
             with draft.open("rb") as file:
@@ -36,6 +45,26 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
         _flush_folder(path.parent)
     except OSError as error:
         raise RunError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def _remove_stale_drafts(folder: Path) -> None:
+    """Remove drafts that processes have left beside a file because they were killed."""
+    for draft in folder.glob(f"{DRAFT}*-*"):
+        pid = draft.name.removeprefix(DRAFT).partition("-")[0]
+        if pid.isdecimal() and not _is_running(int(pid)):
+            shutil.rmtree(draft, ignore_errors=True)
+
+
+def _is_running(pid: int) -> bool:
+    if os.name != "posix":  # elsewhere there is no signal that does nothing
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):  # somebody else's, or no number of a process
+        return True
+    return True
 
 
 def _flush_folder(folder: Path) -> None:
@@ -72,6 +101,14 @@ def write_json(path: Path, data: Any) -> None:
 
 
 def sha256(path: Path) -> str:
-    """Checksum of a file's contents."""
+    """Checksum of a file's contents.
+
+    Raises
+    ------
+    RunError
+        If it is there but not a regular file: a pipe or a device may never end.
+    """
+    if path.exists() and not path.is_file():
+        raise RunError(f"{path} is not a regular file")
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -153,6 +153,7 @@ def predict(
     interval: Annotated[
         float | None, typer.Option(help="Also lower and upper ends that hold this share of the values, such as 0.9.")
     ] = None,
+    safe_csv: a.SafeCsv = False,
     quiet: a.Quiet = False,
 ) -> None:
     """Predict entries; they come back in their order."""
@@ -161,11 +162,11 @@ def predict(
     from jointensor.runs.predict import predict_file
 
     screen = Screen(quiet=quiet)
-    count, unseen = predict_file(load_run(run), queries, out, interval)
+    count, unseen = predict_file(load_run(run), queries, out, interval, safe_csv=safe_csv)
     if unseen:
         screen.note(
             f"{unseen:,} of {count:,} queries have a label that no training entry had; "
-            "means and what is known of their other labels answered them (column 'unseen')"
+            "they were predicted from the mean and the biases of the known labels (column 'unseen')"
         )
     screen.result(f"{count:,} predictions written to {out}")
 
@@ -202,6 +203,7 @@ def complete(
         int | None, typer.Option(help="Only the K missing cells with the largest predictions.", min=1)
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="Every cell of the tensor.")] = False,
+    safe_csv: a.SafeCsv = False,
     quiet: a.Quiet = False,
 ) -> None:
     """Fill in every cell of a part of the tensor, or its largest predictions."""
@@ -212,7 +214,7 @@ def complete(
     if where is None and top is None and not all_:
         raise ConfigError("complete needs --where CONDITION, --top K or --all, since a tensor has very many cells")
     screen = Screen(quiet=quiet)
-    complete_file(load_run(run), out, where=where, top=top, on_note=screen.note)
+    complete_file(load_run(run), out, where=where, top=top, safe_csv=safe_csv, on_note=screen.note)
     screen.result(f"written to {out}")
 
 
@@ -228,7 +230,7 @@ def components(
     """Show the multilinear components: top labels of every mode, and a picture."""
     from jointensor.atomic import write_json, write_whole
     from jointensor.cli.screen import Screen
-    from jointensor.evaluation.components import draw_components, read_components
+    from jointensor.evaluation.components import MAX_DRAWN, draw_components, read_components
     from jointensor.runs.folder import load_run
 
     loaded = load_run(run)
@@ -240,7 +242,8 @@ def components(
     if not no_picture:
         picture = out or run / "components.png"
         write_whole(picture, lambda draft: draw_components(found, draft))
-        screen.note(f"picture: {picture}")
+        count = len(found.weights)
+        screen.note(f"picture: {picture}" + (f" (the {MAX_DRAWN} largest of {count})" if count > MAX_DRAWN else ""))
 
 
 @app.command()
@@ -322,22 +325,21 @@ def select(
     from jointensor.cli.screen import Screen
     from jointensor.runs.dataset import read_source
     from jointensor.runs.select import select as select_rank
-    from jointensor.runs.select import write_selection
+    from jointensor.runs.select import selection_folder, write_selection
 
-    if out.exists():
-        raise RunError(f"{out} exists already; give another --out, or remove it")
     grid = [numbers(text, name) for text, name in ((linear_ranks, "linear"), (nonlinear_ranks, "nonlinear"))]
     reading = read_options(
         source, modes=modes, mode=mode, value=value, duplicates=duplicates, order=order, separator=separator,
         no_header=no_header, columns=columns,
     )  # fmt: skip
     screen = Screen(quiet=quiet, json=json)
-    tensor = read_source(reading["source"], reading["table"], reading["orders"]).tensor
-    found = select_rank(
-        tensor, *grid, folds=folds, starts=starts, seed=seed, device=device,
-        on_cell=lambda cell: screen.note(f"{cell.rank[0]}/{cell.rank[1]}: RMSE {cell.rmse:.4g}, {cell.seconds:.1f} s"),
-    )  # fmt: skip
-    write_selection(found, out)
+    with selection_folder(out):
+        tensor = read_source(reading["source"], reading["table"], reading["orders"]).tensor
+        found = select_rank(
+            tensor, *grid, folds=folds, starts=starts, seed=seed, device=device,
+            on_result=lambda one: screen.note(f"{one.rank[0]}/{one.rank[1]}: RMSE {one.rmse:.4g}, {one.seconds:.1f} s"),
+        )  # fmt: skip
+        write_selection(found, out)
     screen.selection(found, out)
 
 

@@ -10,6 +10,9 @@ import typer
 RunFolder = Annotated[Path, typer.Argument(help="Run folder that `fit` wrote.", metavar="RUN")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print errors only.")]
 Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
+SafeCsv = Annotated[
+    bool, typer.Option("--safe-csv", help="Put ' before text that a spreadsheet would run as a formula (= + - @).")
+]
 
 # how a source becomes a tensor
 Modes = Annotated[str | None, typer.Option(help="Columns that are the modes: user,movie,day.")]

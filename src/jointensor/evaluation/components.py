@@ -60,15 +60,19 @@ def read_components(factors: Sequence[ArrayLike], modes: Sequence[Mode]) -> Comp
     return Components(weights[order], tuple(table[:, order] for table in tables), tuple(modes))
 
 
+MAX_DRAWN = 20
+"""Components in a picture: laying out 330 rows of panels takes an hour, and PNG has no room for them."""
+
+
 def draw_components(components: Components, path: Path, count: int = 10) -> None:
-    """Draw every component to a picture: ordered modes as lines, others as bars of their top labels."""
+    """Draw the :data:`MAX_DRAWN` largest components: ordered modes as lines, others as bars of their top labels."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - an extra
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError:
         raise MissingPackageError("drawing needs matplotlib: pip install jointensor[plot]") from None
 
-    rows, columns = len(components.weights), len(components.modes)
+    rows, columns = min(len(components.weights), MAX_DRAWN), len(components.modes)
     figure = Figure(figsize=(3.6 * columns, 2.0 * rows + 0.4), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(rows, columns, squeeze=False)

@@ -1,8 +1,9 @@
 """What the files of a run folder must hold for a page to be made of them, and a check that names what does not.
 
-A pattern is plain data: ``int``, ``float`` (a finite number), ``str`` and ``bool`` stand for values; ``(p, None)`` for a
-``p`` that may be null; ``[p]`` for a list of any length, ``[p, q]`` for a list of two; a dict for an object with these
-keys, those with ``?`` at their end being optional; ``{str: p}`` for an object with any keys. Other keys are ignored.
+A pattern is plain data: ``int``, ``float`` (a finite number), ``str`` and ``bool`` stand for values; ``(p, None)`` for
+a ``p`` that may be null; ``[p]`` for a list of any length, ``[p, q]`` for a list of two; a dict for an object with
+these keys, those with ``?`` at their end being optional; ``{str: p}`` for an object with any keys. Other keys are
+ignored.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ METRICS = {
     "returned": {"joint?": {"test": (JUDGED, None), "valid": (JUDGED, None)}},
     "baselines": {str: {"test": (FIGURES, None), "valid": (FIGURES, None)}},
     "outcome": str,
-    "epochs": int,
+    "epochs": (int, None),
     "fits": int,
     "seconds": float,
     "restarts": int,

@@ -34,8 +34,8 @@ def run_one(planted: int, seed: int, *, network: bool, size: int = 100, device: 
         "network": network,
         "seed": seed,
         "identified": found.identified,
-        "rmse": [round(cell.rmse, 5) for cell in found.cells],
-        "seconds": round(sum(cell.seconds for cell in found.cells), 1),
+        "rmse": [round(one.rmse, 5) for one in found.results],
+        "seconds": round(sum(one.seconds for one in found.results), 1),
     }
 
 

@@ -1,4 +1,4 @@
-"""Answers of a finished run, written to files."""
+"""Predictions of a finished run, written to files."""
 
 from __future__ import annotations
 
@@ -26,79 +26,120 @@ if TYPE_CHECKING:
 
     from jointensor.data.formats.streaming import Part
 
+FORMULA = r"^[=+\-@\t\r]"
+"""How cells begin that spreadsheets take for formulas."""
+
+NUMBER = r"^[+-]?[0-9]+([.][0-9]*)?([eE][+-]?[0-9]+)?$"
+
 # Polars is imported where a table is read or written: archives need NumPy alone.
 
 
-def predict_file(run: Run, queries: Path, out: Path, interval: float | None = None) -> tuple[int, int]:
-    """Predict the queries of a file and write them with their answers; returns how many, and how many unseen.
+def predict_file(
+    run: Run, queries: Path, out: Path, interval: float | None = None, *, safe_csv: bool = False
+) -> tuple[int, int]:
+    """Predict the queries of a file and write them with their predictions.
 
     Tables come back with the columns ``prediction`` and ``unseen``; archives with the same ``indices``, the
     predictions as ``values``, and ``unseen``. With an interval there are ``lower`` and ``upper`` too. From table to
     table, memory does not grow with their number.
+
+    Parameters
+    ----------
+    run, queries, out
+        The model, the file of queries and the file to write.
+    interval
+        Share of the values that an interval holds; none are written if not given.
+    safe_csv
+        Whether text that a spreadsheet would take for a formula is written as text, see :func:`without_formulas`.
+
+    Returns
+    -------
+    How many queries there are, and how many have a label that no training entry had.
     """
-    _check_name(out, ("npz",))
+    _check_name(out, ("npz",), safe_csv=safe_csv)
     check_file(queries)
-    asking = _Asking(Serving(run.predictor), interval)
+    answers = _Answers(Serving(run.predictor), interval)
     if file_kind(out) == "npz":
-        _to_archive(run, queries, out, asking)
+        _to_archive(run, queries, out, answers)
     elif file_kind(queries) in ("npz", "tns"):
-        _to_table(_whole(run, queries), out, asking)
+        _to_table(_whole(run, queries), out, answers, safe_csv=safe_csv)
     else:
         from jointensor.data.formats.streaming import NotInParts, ahead, stream_queries  # noqa: PLC0415
 
         try:
             with closing(ahead(stream_queries(queries, run.modes, run.spec, CHUNK))) as parts:
-                _to_table(parts, out, asking)
+                _to_table(parts, out, answers, safe_csv=safe_csv)
         except NotInParts:
-            asking = _Asking(asking.serving, interval)
-            _to_table(_whole(run, queries), out, asking)
-    return asking.count, asking.unseen
+            answers = _Answers(answers.serving, interval)
+            _to_table(_whole(run, queries), out, answers, safe_csv=safe_csv)
+    return answers.count, answers.unseen
 
 
 @dataclass
-class _Asking:
-    """Asks a model, and counts."""
+class _Answers:
+    """Predictions of queries, and how many there were."""
 
     serving: Serving
     level: float | None
     count: int = 0
     unseen: int = 0
 
-    def answer(self, indices: NDArray[np.integer]) -> dict[str, NDArray[Any]]:
-        """Columns of the answer, ``(queries,)`` each."""
-        answers = self.serving.answer(indices)
+    def columns(self, indices: NDArray[np.integer]) -> dict[str, NDArray[Any]]:
+        """Columns to write beside the queries, ``(queries,)`` each."""
+        served = self.serving.answer(indices)
         self.count += len(indices)
-        self.unseen += int(answers.never_seen.sum())
-        columns: dict[str, NDArray[Any]] = {"prediction": answers.predicted, "unseen": answers.never_seen}
+        self.unseen += int(served.never_seen.sum())
+        columns: dict[str, NDArray[Any]] = {"prediction": served.predicted, "unseen": served.never_seen}
         if self.level is not None:
-            ends = self.serving.interval(indices, answers, self.level)  # (queries, 2)
+            ends = self.serving.interval(indices, served, self.level)  # (queries, 2)
             columns |= {"lower": ends[:, 0], "upper": ends[:, 1]}
         return columns
 
 
-def _to_archive(run: Run, queries: Path, out: Path, asking: _Asking) -> None:
+def _to_archive(run: Run, queries: Path, out: Path, answers: _Answers) -> None:
     asked = read_queries(queries, run.modes, run.spec, values=False)
-    parts = [asking.answer(asked.indices[at : at + CHUNK]) for at in _starts(len(asked.indices))]
+    parts = [answers.columns(asked.indices[at : at + CHUNK]) for at in _starts(len(asked.indices))]
     columns: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     columns["values"] = columns.pop("prediction")
     given = asked.indices if asked.given is None else asked.given
     write_whole(out, lambda draft: np.savez_compressed(draft, indices=given, **columns))
 
 
-def _to_table(parts: Iterable[Part], out: Path, asking: _Asking) -> None:
+def _to_table(parts: Iterable[Part], out: Path, answers: _Answers, *, safe_csv: bool) -> None:
+    _write(_with_predictions(parts, answers), out, safe_csv=safe_csv)
+
+
+def _write(frames: Iterable[pl.DataFrame], out: Path, *, safe_csv: bool) -> None:
     from jointensor.data.formats.streaming import write_frames  # noqa: PLC0415
 
-    write_whole(out, lambda draft: write_frames(_answered(parts, asking), draft))
+    safe = map(without_formulas, frames) if safe_csv else frames
+    write_whole(out, lambda draft: write_frames(safe, draft))
 
 
-def _answered(parts: Iterable[Part], asking: _Asking) -> Iterator[pl.DataFrame]:
-    """Queries with their answers beside them."""
+def without_formulas(frame: pl.DataFrame) -> pl.DataFrame:
+    """A table that no spreadsheet runs: text that begins like a formula gets an apostrophe in front, names of columns
+    included. Numbers, those that are labels too, stay as they are.
+    """
+    import polars as pl  # noqa: PLC0415
+
+    def safe(text: pl.Expr) -> pl.Expr:
+        dangerous = text.str.contains(FORMULA) & ~text.str.contains(NUMBER)
+        return pl.when(dangerous).then(pl.concat_str(pl.lit("'"), text)).otherwise(text)
+
+    texts = [name for name, kind in frame.schema.items() if kind in (pl.String, pl.Categorical, pl.Enum)]
+    frame = frame.with_columns(safe(pl.col(name).cast(pl.String)).alias(name) for name in texts)
+    names = pl.DataFrame({"name": frame.columns}, schema={"name": pl.String}).select(safe(pl.col("name"))).to_series()
+    return frame.rename(dict(zip(frame.columns, names, strict=True)))
+
+
+def _with_predictions(parts: Iterable[Part], answers: _Answers) -> Iterator[pl.DataFrame]:
+    """Queries with their predictions beside them."""
     import polars as pl  # noqa: PLC0415
 
     from jointensor.data.frames import refuse_columns  # noqa: PLC0415
 
     for frame, indices in parts:
-        columns = asking.answer(indices)
+        columns = answers.columns(indices)
         refuse_columns(frame, columns)
         yield frame.with_columns(**{name: pl.Series(column) for name, column in columns.items()})
 
@@ -125,13 +166,27 @@ def complete_file(
     *,
     where: str | None = None,
     top: int | None = None,
+    safe_csv: bool = False,
     on_note: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Fill in a part of the tensor and write it as it is formed; says how many rows before it writes them."""
-    from jointensor.data.formats.streaming import write_frames  # noqa: PLC0415 - polars only here
-    from jointensor.evaluation.complete import Observed, fill_in, fill_in_top, select  # noqa: PLC0415
+    """Fill in a part of the tensor and write it as it is formed; notes how many rows before it writes them.
 
-    _check_name(out, ())
+    Parameters
+    ----------
+    run, out
+        The model, and the table to write.
+    where
+        SQL condition over labels; all cells if not given.
+    top
+        Only so many missing cells, those with the largest predictions.
+    safe_csv
+        Whether text that a spreadsheet would take for a formula is written as text, see :func:`without_formulas`.
+    on_note
+        Called with a line about what happens.
+    """
+    from jointensor.evaluation.complete import Observed, fill_in, fill_in_top, select  # noqa: PLC0415 - polars only here
+
+    _check_name(out, (), safe_csv=safe_csv)
     selection = select(run.modes, where)
     observed = Observed(_observed(run, on_note), selection)
     serving = Serving(run.predictor)
@@ -141,11 +196,13 @@ def complete_file(
     else:
         on_note(f"at most {top:,} rows, the largest of {selection.count():,} cells, will be written to {out}")
         frames = iter([fill_in_top(serving, selection, observed, top)])
-    write_whole(out, lambda draft: write_frames(frames, draft))
+    _write(frames, out, safe_csv=safe_csv)
 
 
-def _check_name(out: Path, more: tuple[str, ...]) -> None:
+def _check_name(out: Path, more: tuple[str, ...], *, safe_csv: bool) -> None:
     """Refuse a name whose ending promises another format than what would be written."""
+    if safe_csv and file_kind(out) != "text":
+        raise ConfigError(f"--safe-csv is for .csv, .tsv and .txt; leave it out for {out}, which holds no formulas")
     endings = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".arrow", ".feather", ".ipc", ".jsonl", ".ndjson")
     if file_kind(out) not in more and not out.name.lower().endswith(endings):
         known = ", ".join((*endings, *(f".{kind}" for kind in more)))

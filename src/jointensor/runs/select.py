@@ -12,7 +12,8 @@ import csv
 import io
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -24,23 +25,26 @@ from numpy.typing import NDArray
 from jointensor.atomic import write_json, write_text, write_whole
 from jointensor.data.split import Split, make_folds
 from jointensor.data.tensor import SparseTensor
-from jointensor.errors import ConfigError
+from jointensor.errors import ConfigError, RunError
 from jointensor.models.joint import JointModel
 from jointensor.predictors import fit_bias
 from jointensor.training.fit import fit
 from jointensor.training.recipe import make_recipe
 
-NOISE, WORTH = 1.0, 0.005
+MAX_STANDARD_ERRORS, TOLERANCE = 1.0, 0.005
 """Standard errors, and share of the least squared error, within which a simpler model is as good as the best."""
 
-LITTLE = 0.02
+MIN_GAIN = 0.02
 """Share of the least squared error below which gains of components do not differ."""
+
+RECIPE = make_recipe("default", fall_back=False, first="linear")
+"""How every R/F is fitted: as it is, without falling back to a baseline."""
 
 TITLES = ("R", "F", "rmse", "standard_error", "difference", "within", "parameters", "seconds")
 
 
 @dataclass(frozen=True)
-class Cell:
+class RankResult:
     """One R/F, and what it predicts for entries that were left out."""
 
     rank: tuple[int, int]
@@ -59,31 +63,20 @@ class Cell:
 class Selection:
     """The grid and the choice."""
 
-    cells: list[Cell]
+    results: list[RankResult]
     chosen: tuple[int, int]
     best: tuple[int, int]
     identified: int | None = None
     """The multilinear rank, where R = 1, 2, … were tried without a network."""
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row per cell, with the paired difference to the best one and its standard error."""
-        lowest = next(cell for cell in self.cells if cell.rank == self.best)
+        """One row per result, with the paired difference to the best one and its standard error."""
+        lowest = next(result for result in self.results if result.rank == self.best)
         found = []
-        for cell in self.cells:
-            difference, noise = paired(cell.errors, lowest.errors)
-            within = as_good(cell, lowest)
-            found.append(
-                dict(
-                    zip(
-                        TITLES,
-                        (
-                            *cell.rank, cell.rmse, noise, difference, within,
-                            cell.parameters, cell.seconds,
-                        ),
-                        strict=True,
-                    )
-                )
-            )  # fmt: skip
+        for one in self.results:
+            difference, noise = paired(one.errors, lowest.errors)
+            fields = (*one.rank, one.rmse, noise, difference, as_good(one, lowest), one.parameters, one.seconds)
+            found.append(dict(zip(TITLES, fields, strict=True)))
         return found
 
 
@@ -97,7 +90,7 @@ def select(
     seed: int = 0,
     device: str = "auto",
     engine: str = "auto",
-    on_cell: Callable[[Cell], None] = lambda _: None,
+    on_result: Callable[[RankResult], None] = lambda _: None,
 ) -> Selection:
     """Fit every R/F of a grid to folds of the entries and choose.
 
@@ -117,8 +110,10 @@ def select(
     grid = [(r, f) for r in linear for f in nonlinear if r or f]
     if not grid or not 1 <= folds <= 5 or starts < 1:
         raise ConfigError("select needs at least one R/F besides 0/0, 1 to 5 folds and at least one start")
+    for rank in grid:
+        _model(tensor.shape, rank)  # one that cannot be made is refused before the first fit
     places = make_folds(tensor, (), seed)
-    cells, without = [], []
+    results, without = [], []
     for fold in range(folds):
         train, valid = (tensor.take(np.flatnonzero(side)) for side in (places != fold, places == fold))
         without.append((fit_bias(train, valid).predict(valid.indices) - valid.values) ** 2)
@@ -135,26 +130,26 @@ def select(
             tried = [_errors(parts, rank, seed + start, device, engine) for start in range(starts)]
             best, parameters = min(tried, key=lambda one: float(one[0].mean()))
             errors.append(best)
-        cells.append(Cell(rank, np.concatenate(errors), parameters, time.monotonic() - begin))
-        on_cell(cells[-1])
-    return choose(cells, float(np.mean(np.concatenate(without))))
+        results.append(RankResult(rank, np.concatenate(errors), parameters, time.monotonic() - begin))
+        on_result(results[-1])
+    return choose(results, float(np.mean(np.concatenate(without))))
 
 
-def choose(cells: list[Cell], base: float | None = None) -> Selection:
+def choose(results: list[RankResult], base: float | None = None) -> Selection:
     """The fewest components that are as good as the best; and the multilinear rank, if the error of none is known."""
-    lowest = min(cells, key=lambda cell: cell.rmse)
-    near = [cell for cell in cells if as_good(cell, lowest)]
-    chosen = min(near, key=lambda cell: (sum(cell.rank), cell.rank[1]))
-    return Selection(cells, chosen.rank, lowest.rank, None if base is None else identify(cells, base))
+    lowest = min(results, key=lambda result: result.rmse)
+    near = [result for result in results if as_good(result, lowest)]
+    chosen = min(near, key=lambda result: (sum(result.rank), result.rank[1]))
+    return Selection(results, chosen.rank, lowest.rank, None if base is None else identify(results, base))
 
 
-def as_good(cell: Cell, best: Cell) -> bool:
-    """Whether a cell is within one standard error of the best, or so close that it does not matter."""
-    difference, noise = paired(cell.errors, best.errors)
-    return difference <= max(NOISE * noise, WORTH * float(best.errors.mean()))
+def as_good(result: RankResult, best: RankResult) -> bool:
+    """Whether a result is within one standard error of the best, or so close that it does not matter."""
+    difference, noise = paired(result.errors, best.errors)
+    return difference <= max(MAX_STANDARD_ERRORS * noise, TOLERANCE * float(best.errors.mean()))
 
 
-def identify(cells: Sequence[Cell], base: float) -> int | None:
+def identify(results: Sequence[RankResult], base: float) -> int | None:
     """Where the gains of one more component break off.
 
     That is where the least gain so far is largest, compared with all later ones; so the last R that was tried is never
@@ -162,16 +157,16 @@ def identify(cells: Sequence[Cell], base: float) -> int | None:
 
     Parameters
     ----------
-    cells
+    results
         R = 1, 2, … with F = 0 among them; ``None`` is returned otherwise.
     base
         Squared error without any component.
     """
-    alone = {cell.rank[0]: float(cell.errors.mean()) for cell in cells if cell.rank[1] == 0 and cell.rank[0]}
+    alone = {one.rank[0]: float(one.errors.mean()) for one in results if one.rank[1] == 0 and one.rank[0]}
     if len(alone) < 2 or set(alone) != set(range(1, len(alone) + 1)):
         return None
     errors = [base, *(alone[r] for r in sorted(alone))]
-    floor = LITTLE * min(errors)
+    floor = MIN_GAIN * min(errors)
     gains = [max(before - after, floor) for before, after in pairwise(errors)]
     last = len(gains) - (1 if len(gains) < 5 else 2)  # a single gain may be small by chance
     ratios = [min(gains[:k]) / max(gains[k:]) for k in range(1, last + 1)]
@@ -184,19 +179,40 @@ def paired(errors: NDArray[np.float64], others: NDArray[np.float64]) -> tuple[fl
     return float(differences.mean()), float(differences.std() / math.sqrt(len(differences)))
 
 
+def _model(shape: Sequence[int], rank: tuple[int, int]) -> JointModel:
+    return JointModel(shape, rank, linear=RECIPE.linear(rank[0]))
+
+
 def _errors(
     parts: Split, rank: tuple[int, int], seed: int, device: str, engine: str
 ) -> tuple[NDArray[np.float64], int]:
-    recipe = make_recipe("default", fall_back=False, first="linear")
-    model = JointModel(parts.train.shape, rank, linear=recipe.linear(rank[0]))
-    found = fit(model, parts, recipe, seed=seed, device=device, engine=engine)
+    model = _model(parts.train.shape, rank)
+    found = fit(model, parts, RECIPE, seed=seed, device=device, engine=engine)
     error = found.predict(parts.valid.indices) - parts.valid.values
     return error.astype(np.float64) ** 2, model.n_parameters()
 
 
+@contextmanager
+def selection_folder(out: Path) -> Iterator[Path]:
+    """A new folder, made before the fits that will fill it: a place that cannot be written to costs no hours.
+
+    Nothing of a selection can be continued, so a folder that stays empty is removed again.
+    """
+    try:
+        out.mkdir(parents=True)
+    except FileExistsError:
+        raise RunError(f"{out} exists already; give another --out, or remove it") from None
+    except OSError as error:
+        raise RunError(f"{out} cannot be made: {error.strerror or error}") from error
+    try:
+        yield out
+    finally:
+        with suppress(OSError):  # not empty: the selection was written
+            out.rmdir()
+
+
 def write_selection(selection: Selection, out: Path) -> None:
-    """``grid.csv``, ``grid.png`` and ``selection.json`` in a folder."""
-    out.mkdir(parents=True, exist_ok=True)
+    """Write ``grid.csv``, ``grid.png`` and ``selection.json`` to a folder."""
     text = io.StringIO()
     writer = csv.DictWriter(text, TITLES, lineterminator="\n")
     writer.writeheader()
@@ -213,13 +229,13 @@ def draw(selection: Selection, path: Path) -> None:
 
     figure = Figure(figsize=(6, 4), layout="constrained")
     panel = figure.subplots()
-    for f in dict.fromkeys(cell.rank[1] for cell in selection.cells):
-        mine = sorted((cell for cell in selection.cells if cell.rank[1] == f), key=lambda cell: cell.rank[0])
-        panel.plot([cell.rank[0] for cell in mine], [cell.rmse for cell in mine], "o-", label=f"F = {f}")
+    for f in dict.fromkeys(result.rank[1] for result in selection.results):
+        mine = sorted((one for one in selection.results if one.rank[1] == f), key=lambda one: one.rank[0])
+        panel.plot([result.rank[0] for result in mine], [result.rmse for result in mine], "o-", label=f"F = {f}")
     panel.axvline(selection.chosen[0], color="0.6", linestyle="--", linewidth=1)
     panel.annotate(f"R/F = {selection.chosen[0]}/{selection.chosen[1]}", (selection.chosen[0], 1.0), (4, -12),
                    xycoords=("data", "axes fraction"), textcoords="offset points", fontsize=9)  # fmt: skip
-    panel.set_xticks(sorted({cell.rank[0] for cell in selection.cells}))
+    panel.set_xticks(sorted({result.rank[0] for result in selection.results}))
     panel.set_xlabel("multilinear components R")
     panel.set_ylabel("RMSE of entries that were left out")
     panel.legend(frameon=False)
