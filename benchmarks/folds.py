@@ -3,8 +3,8 @@
     python benchmarks/folds.py ../shared/data/uber_apr_jun.npz --folds 4
 
 Entries are cut off from the training entries and judge; test entries are never looked at. For every mix, the error of
-the left-out fold that its weights come from, and the error of the cut-off entries by number of networks. `CHANCE` in
-`jointensor.search.cross_validation` is from here.
+the left-out fold that its weights come from, and the error of the cut-off entries by number of networks.
+`seed_variance_share` in `jointensor.search.settings` is from here.
 """
 
 import argparse
@@ -16,9 +16,15 @@ import numpy as np
 from jointensor.data.formats.files import read_tensor
 from jointensor.data.split import split
 from jointensor.data.tensor import join
-from jointensor.search.cross_validation import CrossValidation, Trial
+from jointensor.search.budget import SecondsBudget
+from jointensor.search.cross_fit import CrossFitter
 from jointensor.search.ensemble_selection import squared_error
-from jointensor.search.portfolio import refit_candidate
+from jointensor.search.families import FitOptions, family_of
+from jointensor.search.fit_store import FitStore
+from jointensor.search.folds import fold_entries
+from jointensor.search.interruption import Interruption
+from jointensor.search.portfolio import candidates_for
+from jointensor.search.screening import first_fold_errors
 
 
 def main():
@@ -31,31 +37,31 @@ def main():
     options = parser.parse_args()
     parts = split(read_tensor(options.source).tensor, seed=options.split_seed)
     inner = split(join(parts.train, parts.valid), seed=50 + options.split_seed)
-    search = CrossValidation(join(inner.train, inner.valid), budget=math.inf, device=options.device)
-    said = {name: answers(search, name, options.folds, inner.test.indices) for name in options.names}
-    errors, truth = search.errors(), inner.test.values
-    for size in range(1, len(said) + 1):
-        for names in combinations(said, size):
+    data, how, results = fold_entries(join(inner.train, inner.valid), (), 0), FitOptions(device=options.device), {}
+    fitter = CrossFitter(data, SecondsBudget(math.inf), how, FitStore(None, ""), Interruption())
+    offered = {one.name: one for one in candidates_for(data.tensor)}
+    predicted = {}
+    for name in options.names:
+        family = family_of(offered[name])
+        fitter.fit(results, [(offered[name], fold) for fold in range(1 if family.refits else options.folds)])
+        fits = list(results[name].fits.values())
+        if family.refits:  # one fit to all entries predicts
+            fits = [family.refit(offered[name], fits, data.tensor, how)]
+        predicted[name] = [data.clip(part.predict(inner.test.indices)) for part in fits]
+    errors, truth = first_fold_errors(data, results), inner.test.values
+    for size in range(1, len(predicted) + 1):
+        for names in combinations(predicted, size):
             weights = errors.among(names).best_weights()
             left_out = math.sqrt(errors.of_mean(weights))
-            by_count = [math.sqrt(squared_error(mixed(said, weights, k), truth)) for k in range(1, options.folds + 1)]
+            by_count = [
+                math.sqrt(squared_error(mixed(predicted, weights, k), truth)) for k in range(1, options.folds + 1)
+            ]
             shares = ", ".join(f"{weight:.0%} {name}" for name, weight in weights.items())
             print(f"{shares}: left out {left_out:.4g}; mean of 1, 2, …: {', '.join(f'{one:.4g}' for one in by_count)}")
 
 
-def answers(search, name, folds, cells):
-    """What each fit says of some cells: of networks one per fold, of others the one to all entries."""
-    candidate = next(one for one in search.offered if one.name == name)
-    trial = Trial(candidate)
-    search.fit_all([(trial, fold) for fold in range(1 if candidate.refits else folds)])
-    fits = list(trial.fits.values())
-    if candidate.refits:
-        fits = [refit_candidate(candidate, fits, search.tensor, **search.how, budget=math.inf)]
-    return [search.clip(one.part.predict(cells)) for one in fits]
-
-
-def mixed(said, weights, count):
-    return sum(weight * np.mean(said[name][:count], axis=0, dtype=np.float64) for name, weight in weights.items())
+def mixed(predicted, weights, count):
+    return sum(weight * np.mean(predicted[name][:count], axis=0, dtype=np.float64) for name, weight in weights.items())
 
 
 if __name__ == "__main__":

@@ -25,7 +25,6 @@ from jointensor.predictors.ensemble import Ensemble
 from jointensor.predictors.joint import JointPredictor
 from jointensor.predictors.update import add_entries
 from jointensor.runs.scoring import calibrate_on
-from jointensor.runs.train import SEARCH_BUDGET
 from jointensor.search.search import search
 from jointensor.threads import GLOBAL_RANDOM
 from jointensor.training.fit import Fit, fit
@@ -55,7 +54,8 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
     ----------
     rank
         ``(R, F)``: R multilinear and F nonlinear components; either may be 0, not both. ``"auto"``: blocks,
-        components and everything else are chosen by validation within ``budget`` (600 s where it is ``None``).
+        components and everything else are chosen by validation within ``budget`` (600 s if not given) or
+        ``budget_fits``.
     linear
         The multilinear half spelled out, for example ``"mean+bias+cp:4"``; replaces R.
     nonlinear
@@ -75,6 +75,9 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         plain rows to it.
     budget
         Seconds after which training stops with the best state so far; ``None`` sets no limit.
+    budget_fits
+        For ``rank="auto"``: a number of fits instead of seconds. The same number and ``random_state`` give the same
+        result on every machine load.
     device
         ``auto`` takes a GPU where there is one.
     random_state
@@ -131,6 +134,7 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         validation_fraction: float = 0.1,
         duplicates: str = "mean",
         budget: float | None = None,
+        budget_fits: int | None = None,
         device: str = "auto",
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
@@ -142,6 +146,7 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         self.validation_fraction = validation_fraction
         self.duplicates = duplicates
         self.budget = budget
+        self.budget_fits = budget_fits
         self.device = device
         self.random_state = random_state
 
@@ -168,6 +173,8 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         self.modes_: tuple[Mode, ...] = tensor.modes
         if self.rank == "auto":
             return self._search(tensor, seed)
+        if self.budget_fits is not None:
+            raise ConfigError(f"budget_fits={self.budget_fits} counts the fits of a search; it goes with rank='auto'")
         recipe = make_recipe(self.recipe, **({} if self.loss is None else {"loss": self.loss}))
         parts = split(tensor, test=0.0, valid=self.validation_fraction, seed=seed)
         self.fit_: Fit = fit(
@@ -196,8 +203,7 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         ]
         if given:
             raise ConfigError(f"rank 'auto' chooses {given[0]} by itself; leave it as it is, or give rank=(R, F)")
-        budget = SEARCH_BUDGET if self.budget is None else self.budget
-        self.auto_ = search(tensor, seed=seed, budget=budget, device=self.device)
+        self.auto_ = search(tensor, seed=seed, budget=self.budget, budget_fits=self.budget_fits, device=self.device)
         self.predictor_ = self.auto_.predictor
         self.model_ = self.predictor_.model
         self.linear_factors_ = [] if self.model_ is None else [t.numpy().copy() for t in self.model_.linear_factors]

@@ -16,8 +16,8 @@ from jointensor.data.modes import Mode
 from jointensor.data.split import folds
 from jointensor.predictors.kriging import Kriging
 from jointensor.runs.folder import load_run
-from jointensor.search import cross_validation as trials
-from jointensor.search.portfolio import Candidate
+from jointensor.search.families import FAMILIES
+from jointensor.search.portfolio import BIAS, Candidate
 from tests.command_line import QUICK
 
 MODES = ("--modes", "user,movie,day", "--value", "value")
@@ -59,7 +59,7 @@ def source(tmp_path_factory):
 def once(source, tmp_path_factory):
     """A finished search."""
     out = tmp_path_factory.mktemp("auto") / "run"
-    words = ("fit", source, *MODES, "--rank", "auto", "--budget", "8", "--quiet", "--out", out)
+    words = ("fit", source, *MODES, "--rank", "auto", "--budget-fits", "14", "--quiet", "--out", out)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["jointensor", *map(str, words)])
         with pytest.raises(SystemExit) as stop:
@@ -72,14 +72,14 @@ def once(source, tmp_path_factory):
 def searched(once, tmp_path):
     """A copy of it, so that a test may spoil it, and what metrics.json holds."""
     out = shutil.copytree(once, tmp_path / "searched")
-    return out, json.loads((out / "metrics.json").read_text())
+    return out, json.loads((out / "metrics.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture
 def few(monkeypatch):
     """Searches that choose between biases and two components, in a moment."""
-    offered = [Candidate("bias", "bias", 0, core=True), Candidate("julia:2/0", "joint", 6, (2, 0), core=True)]
-    monkeypatch.setattr(trials, "candidates_for", lambda _: offered)
+    offered = [BIAS, Candidate("julia:2/0", "joint", 6, (2, 0), stage="core")]
+    monkeypatch.setattr("jointensor.search.search.candidates_for", lambda *_: offered)
 
 
 def numbers_in(thing):
@@ -117,7 +117,7 @@ def test_metrics_of_a_search_are_whole(searched):
     assert metrics["search"]["reason"] in metrics["notes"]
     assert sum(row["weight"] for row in metrics["search"]["trials"]) == pytest.approx(1.0)
     assert metrics["test"]["rmse"] < min(one["test"]["rmse"] for one in metrics["baselines"].values())
-    assert not (out / "checkpoints" / "auto").exists()
+    assert not (out / "checkpoints" / "search").exists()
     assert (out / "report.html").exists()
 
 
@@ -163,16 +163,16 @@ def test_a_search_can_be_evaluated_and_completed(cli, searched, source, tmp_path
 
 def test_components_of_a_search_are_shown_where_there_are_some(cli, few, source, tmp_path):
     out = tmp_path / "run"
-    assert cli("fit", source, *MODES, "--rank", "auto", "--budget", "60", "--out", out)[0] == 0
+    assert cli("fit", source, *MODES, "--rank", "auto", "--budget-fits", "40", "--out", out)[0] == 0
     code, stdout, err = cli("components", out, "--json", "--no-picture")
     assert code == 0, err
     assert len(json.loads(stdout)) == 2
 
 
 def test_a_search_without_components_says_so(cli, source, tmp_path, monkeypatch):
-    monkeypatch.setattr(trials, "candidates_for", lambda _: [Candidate("bias", "bias", 0, core=True)])
+    monkeypatch.setattr("jointensor.search.search.candidates_for", lambda *_: [BIAS])
     out = tmp_path / "run"
-    assert cli("fit", source, *MODES, "--rank", "auto", "--budget", "60", "--out", out)[0] == 0
+    assert cli("fit", source, *MODES, "--rank", "auto", "--budget-fits", "40", "--out", out)[0] == 0
     assert load_run(out).predictor.model is None
     code, stdout, err = cli("components", out)
     assert code in (0, 1, 2)
@@ -180,7 +180,7 @@ def test_a_search_without_components_says_so(cli, source, tmp_path, monkeypatch)
 
 
 def test_unseen_labels_are_answered_and_flagged(cli, searched, tmp_path):
-    (tmp_path / "q.csv").write_text("user,movie,day\n00001,A,2021-01-01\nnobody,A,2021-01-02\n")
+    (tmp_path / "q.csv").write_text("user,movie,day\n00001,A,2021-01-01\nnobody,A,2021-01-02\n", encoding="utf-8")
     code, _, err = cli("predict", searched[0], tmp_path / "q.csv", "--interval", "0.8", "--out", tmp_path / "a.csv")
     assert code == 0, err
     frame = pl.read_csv(tmp_path / "a.csv")
@@ -197,7 +197,7 @@ def test_a_search_that_lost_its_metrics_is_resumed(cli, searched, few, source, t
     assert cli("predict", out, source, "--out", tmp_path / "a.csv")[0] == 1
     code, _, err = cli("fit", "--resume", out)
     assert code == 0, err
-    after = json.loads((out / "metrics.json").read_text())
+    after = json.loads((out / "metrics.json").read_text(encoding="utf-8"))
     assert after["test"]["n"] == before["test"]["n"]
     assert after["returned"] == before["returned"]
     assert cli("predict", out, source, "--out", tmp_path / "a.csv")[0] == 0
@@ -205,9 +205,9 @@ def test_a_search_that_lost_its_metrics_is_resumed(cli, searched, few, source, t
 
 def test_without_test_entries_there_are_no_test_figures(cli, few, source, tmp_path):
     out = tmp_path / "run"
-    code, _, err = cli("fit", source, *MODES, "--rank", "auto", "--budget", "60", "--test", "0", "--out", out)
+    code, _, err = cli("fit", source, *MODES, "--rank", "auto", "--budget-fits", "40", "--test", "0", "--out", out)
     assert code == 0, err
-    metrics = json.loads((out / "metrics.json").read_text())
+    metrics = json.loads((out / "metrics.json").read_text(encoding="utf-8"))
     assert metrics["test"] is None
     assert all(one["test"] is None for one in metrics["baselines"].values())
     assert metrics["valid"]["n"] == 1100
@@ -216,10 +216,10 @@ def test_without_test_entries_there_are_no_test_figures(cli, few, source, tmp_pa
 
 def test_groups_stay_on_one_side(cli, few, source, tmp_path):
     out = tmp_path / "run"
-    arguments = ("--rank", "auto", "--budget", "60", "--split", "group:user,movie")
+    arguments = ("--rank", "auto", "--budget-fits", "40", "--split", "group:user,movie")
     code, _, err = cli("fit", source, *MODES, *arguments, "--out", out)
     assert code == 0, err
-    metrics = json.loads((out / "metrics.json").read_text())
+    metrics = json.loads((out / "metrics.json").read_text(encoding="utf-8"))
     assert metrics["split"]["rule"] == "group:user,movie"
     # a pair that is new has no neighbours along the days: figures must not be those of pairs that have some
     assert metrics["valid"]["rmse"] == pytest.approx(metrics["test"]["rmse"], rel=0.3)
@@ -230,9 +230,9 @@ def test_large_tensors_are_searched_too(cli, few, source, tmp_path, monkeypatch)
     monkeypatch.setattr(folds, "MIN_ENTRIES_TO_HOLD_OUT", 500)
     monkeypatch.setattr(folds, "CALIBRATION_SHARE", 0.2)
     out = tmp_path / "run"
-    code, _, err = cli("fit", source, *MODES, "--rank", "auto", "--budget", "60", "--out", out)
+    code, _, err = cli("fit", source, *MODES, "--rank", "auto", "--budget-fits", "40", "--out", out)
     assert code == 0, err
-    metrics = json.loads((out / "metrics.json").read_text())
+    metrics = json.loads((out / "metrics.json").read_text(encoding="utf-8"))
     assert metrics["valid"]["rmse"] == pytest.approx(metrics["search"]["all"], rel=1e-5)
     assert metrics["valid"]["n"] < 880
 
@@ -242,6 +242,51 @@ def test_what_a_search_decides_cannot_be_given(cli, source, tmp_path, more):
     code, _, err = cli("fit", source, *MODES, "--rank", "auto", *more, "--out", tmp_path / "run")
     assert code == 2
     assert "--rank auto chooses by itself" in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_interrupted_search_keeps_its_fits_and_is_resumed_to_the_same_result(
+    cli, few, source, tmp_path, monkeypatch
+):
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    arguments = ("fit", source, *MODES, "--rank", "auto", "--budget-fits", "40", "--out")
+    assert cli(*arguments, whole)[0] == 0
+    real, calls = FAMILIES["joint"].fit, []
+
+    def interrupted(*args):
+        calls.append(None)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return real(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FAMILIES["joint"], "fit", interrupted)
+        code, _, err = cli(*arguments, stopped)
+    assert code == 0, err
+    first, metrics = (json.loads((out / "metrics.json").read_text(encoding="utf-8")) for out in (whole, stopped))
+    assert metrics["outcome"] == "interrupted"
+    assert any((stopped / "checkpoints" / "search").iterdir())
+    code, _, err = cli("fit", "--resume", stopped)
+    assert code == 0, err
+    metrics = json.loads((stopped / "metrics.json").read_text(encoding="utf-8"))
+    assert metrics["outcome"] == first["outcome"] == "converged"
+    assert (metrics["test"], metrics["valid"]) == (first["test"], first["valid"])
+    assert metrics["search"]["reason"] == first["search"]["reason"]
+    assert not (stopped / "checkpoints" / "search").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--rank", "auto", "--budget", "5", "--budget-fits", "20"), "not both"),
+        (("--rank", "2/3", "--budget-fits", "20"), "goes with --rank auto"),
+        (("--rank", "auto", "--budget-fits", "0"), "--budget-fits"),
+    ],
+)
+def test_a_budget_in_fits_is_for_searches_and_instead_of_seconds(cli, source, tmp_path, arguments, message):
+    code, _, err = cli("fit", source, *MODES, *arguments, "--out", tmp_path / "run")
+    assert code == 2
+    assert message in err
     assert not (tmp_path / "run").exists()
 
 
@@ -320,10 +365,10 @@ def test_select_writes_its_files(cli, source, tmp_path):
     code, stdout, err = cli("select", source, *MODES, *grid, "--out", out)
     assert code == 0, err
     assert {path.name for path in out.iterdir()} == {"grid.csv", "grid.png", "selection.json"}
-    with (out / "grid.csv").open() as file:
+    with (out / "grid.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [(row["R"], row["F"]) for row in rows] == [("1", "0"), ("2", "0")]
-    chosen = json.loads((out / "selection.json").read_text())["chosen"]
+    chosen = json.loads((out / "selection.json").read_text(encoding="utf-8"))["chosen"]
     assert chosen in ([1, 0], [2, 0])
     assert f"{chosen[0]}/{chosen[1]}" in stdout
     code, _, err = cli("select", source, *MODES, *grid, "--out", out)

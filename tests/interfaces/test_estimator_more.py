@@ -14,6 +14,7 @@ from jointensor import TensorCompleter
 from jointensor.data.synthetic import make_joint
 from jointensor.errors import ConfigError, DataError, RunError
 from jointensor.predictors.ensemble import Ensemble
+from jointensor.search.portfolio import BIAS, Candidate
 
 SHAPE = (16, 14, 10)
 
@@ -52,7 +53,7 @@ def planted():
 
 @pytest.fixture(scope="module")
 def searched(planted):
-    return small(rank="auto", budget=8.0).fit(*planted[:2])
+    return small(rank="auto", budget_fits=14).fit(*planted[:2])
 
 
 def later(planted, users=("u14", "u15")):
@@ -91,11 +92,11 @@ def test_a_search_survives_being_pickled(searched, planted):
 @pytest.mark.parametrize("setting", [{"linear": "cp:2"}, {"nonlinear": "costco"}, {"loss": "huber"}])
 def test_a_search_decides_by_itself(planted, setting):
     with pytest.raises(ConfigError, match="chooses"):
-        small(rank="auto", budget=5.0, **setting).fit(*planted[:2])
+        small(rank="auto", budget_fits=5, **setting).fit(*planted[:2])
 
 
 def test_settings_are_cloned_as_given():
-    completer = small(rank="auto", budget=8.0)
+    completer = small(rank="auto", budget_fits=8)
     assert clone(completer).get_params() == completer.get_params()
     assert completer.get_params()["rank"] == "auto"
     assert completer.set_params(rank=(1, 2)).rank == (1, 2)
@@ -264,17 +265,36 @@ def test_nothing_is_predicted_before_a_fit(planted):
         small().predict(planted[2], return_interval=0.9)
 
 
-def test_a_search_learns_new_labels_or_says_that_it_cannot(planted):
+def test_a_budget_is_in_seconds_or_in_fits_and_fits_are_for_searches(planted):
+    with pytest.raises(ConfigError, match="not both"):
+        small(rank="auto", budget=5.0, budget_fits=5).fit(*planted[:2])
+    with pytest.raises(ConfigError, match="budget_fits=5 counts the fits of a search"):
+        small(budget_fits=5).fit(*planted[:2])
+
+
+def search_of(monkeypatch, *candidates):
+    """An estimator that chooses from a few candidates."""
+    monkeypatch.setattr("jointensor.search.search.candidates_for", lambda *_: list(candidates))
+    return small(rank="auto", budget_fits=20)
+
+
+def test_a_search_learns_new_labels(planted, monkeypatch):
     known, fresh, others = later(planted)
-    completer = small(rank="auto", budget=5.0).fit(*known)
-    lost = error(completer, *others)
+    completer = search_of(monkeypatch, BIAS, Candidate("julia:2/0", "joint", 6, (2, 0), stage="core")).fit(*known)
+    lost, before = error(completer, *others), completer.predict(known[0])
+    completer.partial_fit(*fresh)
+    assert error(completer, *others) < lost
+    assert completer.modes_[0].size == 16
+    np.testing.assert_array_equal(completer.predict(known[0]), before)
+
+
+def test_a_search_that_cannot_learn_new_labels_refuses_and_stays_as_it_was(planted, monkeypatch):
+    """Vectors of implicit feedback depend on all entries of a label."""
+    known, fresh, _ = later(planted)
+    linear = "mean+bias+fm:4+implicit:0/1+implicit:1/0"
+    completer = search_of(monkeypatch, Candidate("implicit", "gibbs", 3, linear=linear, stage="core")).fit(*known)
     before = completer.predict(known[0])
-    try:
+    with pytest.raises(ConfigError, match="implicit"):
         completer.partial_fit(*fresh)
-    except ConfigError as refused:
-        assert "implicit" in str(refused)  # noqa: PT017 - either is right: which members there are depends on the clock
-        assert completer.modes_[0].size == 14
-    else:
-        assert error(completer, *others) < lost
-        assert completer.modes_[0].size == 16
+    assert completer.modes_[0].size == 14
     np.testing.assert_array_equal(completer.predict(known[0]), before)

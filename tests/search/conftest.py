@@ -1,9 +1,9 @@
-"""A small planted tensor, and searches that choose from a few candidates."""
+"""A small planted tensor, and tensors that hold entries out for calibration."""
 
 import pytest
 
+from jointensor.data.split import folds
 from jointensor.data.synthetic import make_joint
-from jointensor.search import cross_validation as trials
 from tests.search.searches import halves
 
 
@@ -15,10 +15,11 @@ def planted():
 
 
 @pytest.fixture
-def offer(monkeypatch):
-    """Let a search choose from a few candidates only."""
+def hold_out(monkeypatch):
+    """Let small tensors hold a share of their entries out, as large ones do."""
 
-    def few(*candidates):
-        monkeypatch.setattr(trials, "candidates_for", lambda _: list(candidates))
+    def share(of_entries):
+        monkeypatch.setattr(folds, "MIN_ENTRIES_TO_HOLD_OUT", 1000)
+        monkeypatch.setattr(folds, "CALIBRATION_SHARE", of_entries)
 
-    return few
+    return share

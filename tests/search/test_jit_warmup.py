@@ -1,19 +1,16 @@
 """Candidates are compiled for before they are timed; nothing else changes."""
 
-import time
-
 import numpy as np
 import pytest
 
 from jointensor import SparseTensor
 from jointensor.data.modes import Mode
 from jointensor.data.synthetic import draw_cells
-from jointensor.search import cross_validation as trials
-from jointensor.search.cross_validation import CrossValidation, Trial
-from jointensor.search.jit_warmup import rehearse, scene_of
-from jointensor.search.portfolio import Candidate, candidates_for
-
-HOW = {"seed": 0, "device": "cpu", "engine": "auto", "groups": ()}
+from jointensor.search import cross_fit
+from jointensor.search.families import FAMILIES, FitOptions, family_of
+from jointensor.search.jit_warmup import warm_up
+from jointensor.search.portfolio import candidates_for
+from tests.search.searches import TREES, bench
 
 
 def some_tensor(n_modes=3, entries=300):
@@ -24,48 +21,50 @@ def some_tensor(n_modes=3, entries=300):
 
 
 @pytest.mark.parametrize("n_modes", [2, 3, 5])
-def test_every_candidate_can_be_rehearsed(n_modes):
+def test_every_candidate_can_be_warmed_up(n_modes):
     """None of them fails on a handful of entries."""
     tensor = some_tensor(n_modes)
     for one in candidates_for(tensor):
-        if scene_of(one) is not None:
-            rehearse(one, tensor, budget=60.0, **HOW)
+        if family_of(one).warmup_key(one) is not None:
+            warm_up(one, tensor, FitOptions(device="cpu"))
 
 
-def test_what_runs_the_same_code_is_rehearsed_once():
-    scenes = {one.name: scene_of(one) for one in candidates_for(some_tensor())}
-    assert scenes["bias"] is scenes["tables"] is None
-    assert scenes["mean+bias+tables+fm:8"] == scenes["mean+bias+tables+fm:24"] != scenes["mean+bias+tables"]
-    assert scenes["julia:4/16"] == scenes["julia:4/32"] != scenes["avocado:20"]
-    assert len({scenes[name] for name in ("julia:4/16", "julia:0/20", "julia:20/0", "trees")}) == 4
+def test_candidates_that_run_the_same_code_are_warmed_up_once():
+    keys = {one.name: family_of(one).warmup_key(one) for one in candidates_for(some_tensor())}
+    assert keys["bias"] is keys["tables"] is None
+    assert keys["mean+bias+tables+fm:8"] == keys["mean+bias+tables+fm:24"] != keys["mean+bias+tables"]
+    assert keys["julia:4/16"] == keys["julia:4/32"] != keys["avocado:20"]
+    assert len({keys[name] for name in ("julia:4/16", "julia:0/20", "julia:20/0", "trees")}) == 4
 
 
-def test_a_search_times_fits_without_what_was_compiled_for_them(monkeypatch):
-    """A fit is slow once, as the first one is where nothing is compiled yet; its trial takes no notice."""
-    fit, calls = trials.fit_candidate, []
+def test_fits_are_timed_without_their_warm_up(monkeypatch):
+    """What is compiled takes 90 seconds and a fit 10, by the clock of the search."""
+    parts, calls, real = bench(some_tensor(), TREES, seconds=1e6), [], FAMILIES["trees"].fit
 
-    def slow_once(candidate, train, valid, **how):
-        if not calls:
-            time.sleep(1.5)
-        calls.append(len(train))
-        return fit(candidate, train, valid, **how)
+    def slow_warm_up(candidate, *_):
+        calls.append(candidate.name)
+        parts.clock.now += 90
 
-    monkeypatch.setattr("jointensor.search.jit_warmup.fit_candidate", slow_once)
-    search = CrossValidation(some_tensor(), budget=60.0, device="cpu")
-    trial = Trial(Candidate("trees", "trees", 5))
-    search.fit_all([(trial, 0), (trial, 1)])
-    assert calls == [48]  # once, before both folds
-    assert set(trial.predicted) == {0, 1}
-    assert trial.fits[0].seconds < 1.0
+    def slow_fit(*args):
+        parts.clock.now += 10
+        return real(*args)
+
+    monkeypatch.setattr(cross_fit, "warm_up", slow_warm_up)
+    monkeypatch.setattr(FAMILIES["trees"], "fit", slow_fit)
+    results = {}
+    parts.fitter.fit(results, [(TREES, 0), (TREES, 1)])
+    assert calls == ["trees"]  # once, before both folds
+    assert set(results["trees"].predictions) == {0, 1}
+    assert results["trees"].cost == 10
+    assert results["trees"].seconds == 20
 
 
-def test_a_rehearsal_that_fails_costs_nothing_but_itself(monkeypatch):
-    def failing(*_, **__):
+def test_a_warm_up_that_fails_costs_nothing_but_itself(monkeypatch):
+    def failing(*_):
         raise FloatingPointError("diverged")
 
-    monkeypatch.setattr("jointensor.search.jit_warmup.fit_candidate", failing)
-    search = CrossValidation(some_tensor(), budget=60.0, device="cpu")
-    trial = Trial(Candidate("trees", "trees", 5))
-    search.fit_all([(trial, 0)])
-    assert trial.failure is None
-    assert set(trial.predicted) == {0}
+    monkeypatch.setattr(cross_fit, "warm_up", failing)
+    results = {}
+    bench(some_tensor(), TREES).fitter.fit(results, [(TREES, 0)])
+    assert results["trees"].failure is None
+    assert set(results["trees"].predictions) == {0}

@@ -95,6 +95,10 @@ def fit(
     budget: Annotated[
         float | None, typer.Option(help="Seconds for everything; --rank auto takes 600 if not told.", min=0)
     ] = None,
+    budget_fits: Annotated[
+        int | None,
+        typer.Option(help="For --rank auto: a number of fits instead of seconds; repeatable.", min=1, metavar="N"),
+    ] = None,
     checkpoint_every: Annotated[
         float, typer.Option(help="Seconds from one checkpoint to the next.", min=0, metavar="SECONDS")
     ] = 300.0,
@@ -136,8 +140,9 @@ def fit(
                 source, modes=modes, mode=mode, value=value, duplicates=duplicates, order=order, rank=rank,
                 linear=linear, nonlinear=nonlinear, recipe=recipe, changes=set_, loss=loss, split=split,
                 split_seed=split_seed, test=test, test_file=test_file, valid=valid, seed=seed, refit=refit,
-                engine=engine, device=device, budget=budget, memory=memory, stream=stream, no_restart=no_restart,
-                separator=separator, no_header=no_header, columns=columns, checkpoint_every=checkpoint_every,
+                engine=engine, device=device, budget=budget, budget_fits=budget_fits, memory=memory, stream=stream,
+                no_restart=no_restart, separator=separator, no_header=no_header, columns=columns,
+                checkpoint_every=checkpoint_every,
             )  # fmt: skip
             with screen.listening() as listener, interruptible(listener, search=config.rank == AUTO) as heard:
                 result = run(config, out, heard, processes)

@@ -18,6 +18,7 @@ from jointensor.runs.compare_cells import CompareConfig
 from jointensor.runs.config import AUTO, RunConfig
 from jointensor.runs.memory_plan import parse_memory
 from jointensor.runs.model_specs import parse_models
+from jointensor.search.budget import check_budget
 from jointensor.training.recipe import make_recipe
 
 AUTO_DECIDES = {"linear": None, "nonlinear": "julia", "recipe": "default", "refit": False}
@@ -49,6 +50,8 @@ def fit_config(
     numbers: tuple[int, int] | str = AUTO
     if rank == AUTO:
         _check_auto(same, recipe_changes)
+    elif same["budget_fits"] is not None:
+        raise ConfigError("--budget-fits counts the fits of a search; it goes with --rank auto")
     else:
         numbers = parse_rank(rank)
         _check_model(numbers, same["linear"], same["nonlinear"], _count_modes(reading["table"]))
@@ -65,6 +68,7 @@ def fit_config(
 
 def _check_auto(same: dict[str, Any], changes: dict[str, Any]) -> None:
     """Refuse options that a search would decide by itself."""
+    check_budget(same["budget"], same["budget_fits"])
     given = [name for name, usual in AUTO_DECIDES.items() if same[name] != usual] + [f"set {name}" for name in changes]
     if given:
         raise ConfigError(f"--rank auto chooses by itself; leave out --{given[0]}, or give --rank R/F")

@@ -39,6 +39,9 @@ class RunConfig:
     engine: str = "auto"
     device: str = "auto"
     budget: float | None = None
+    """Seconds for everything; ``None``: no limit, or the default of a search."""
+    budget_fits: int | None = None
+    """Fits of a search, instead of seconds."""
     checkpoint_every: float = 300.0
     """Seconds from one checkpoint to the next."""
     memory: int | None = None

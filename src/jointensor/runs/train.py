@@ -24,13 +24,11 @@ from jointensor.runs.folder import CHECKPOINTS
 from jointensor.runs.residuals import RESIDUAL_FOLDS, stack_on_residuals
 from jointensor.runs.result import Trained
 from jointensor.search.search import search
+from jointensor.search.settings import SETTINGS
 from jointensor.training.checkpoint import Checkpoints
 from jointensor.training.fit import Fit, fit, pick_device
 from jointensor.training.recipe import make_recipe
 from jointensor.training.schedule import schedule_of
-
-SEARCH_BUDGET = 600.0
-"""Seconds for a search where none are given."""
 
 SEARCH_STORE = "search"
 """Folder of the fits that a search has finished, among the checkpoints."""
@@ -122,18 +120,20 @@ def train_search(run: Context, dataset: InMemory) -> Trained:
     """
     config, processes = run.config, run.processes
     entries = dataset.parts.train
-    budget = SEARCH_BUDGET if config.budget is None else config.budget
+    seconds = SETTINGS.seconds if config.budget is None else config.budget
     kind, _, names = config.split.partition(":")
     found = search(
         entries,
         seed=config.seed,
-        budget=max(budget - (time.monotonic() - run.begin), 1.0),
+        budget=max(seconds - (time.monotonic() - run.begin), 1.0) if config.budget_fits is None else None,
+        budget_fits=config.budget_fits,
         device=str(processes.device) if processes.shared else config.device,
         engine=config.engine,
         groups=tuple(entries.mode(name.strip()) for name in names.split(",")) if kind == "group" else (),
         store=run.path / CHECKPOINTS / SEARCH_STORE if processes.first else None,
         on_note=run.listener.on_note,
         processes=processes,
+        stopping=run.listener.stopping,
     )
     held_out = np.isfinite(found.predicted)
     figures = measure(found.predicted[held_out], entries.values[held_out]).to_dict()
@@ -152,7 +152,7 @@ def train_search(run: Context, dataset: InMemory) -> Trained:
         out_of_fold=figures | {"warm": figures, "cold": nothing},
         search={"trials": found.trials, "simplest": found.simplest, "reason": found.reason, **found.figures},
         calibrated=True,
-        interrupted=found.outcome == "interrupted",
+        interrupted=found.interrupted,
     )
 
 

@@ -1,28 +1,127 @@
-"""Entries that a cross-validation learns nothing from, because entries of other folds determine their values."""
+"""Which entries are left out together when candidates are scored, and which only calibrate intervals."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from jointensor.data.split import FOLDS
+from jointensor.data.split import FOLDS, held_out, make_folds
 from jointensor.data.tensor import SparseTensor
-from jointensor.predictors.dependencies import seen_elsewhere
+from jointensor.errors import ConfigError
+from jointensor.predictors.dependencies import dependency_table, find_dependency, seen_elsewhere
+from jointensor.predictors.tables import Table
+from jointensor.search.settings import SETTINGS, SearchSettings
 
-OPEN, FEWEST = 0.02, 50
-"""Share of the entries that others must leave open, and entries in every fold, for structures to be judged by them."""
+
+@dataclass(frozen=True)
+class Folds:
+    """The entries of a search, in folds."""
+
+    whole: SparseTensor
+    """All entries."""
+    tensor: SparseTensor
+    """The entries that candidates are cross-fitted to."""
+    untouched: SparseTensor
+    """The other entries, which only calibrate; none of a small tensor."""
+    positions: NDArray[np.int64]
+    """Positions of the entries of ``tensor`` in ``whole``, ``(entries,)``."""
+    fold: NDArray[np.int8]
+    """Fold of every entry of ``tensor``, ``(entries,)``."""
+    dependent: NDArray[np.bool_]
+    """Entries whose value entries of other folds give by a functional dependency, ``(entries,)``. They are learnt from
+    in every fold, and score nothing."""
+    deciding: tuple[int, ...] | None
+    """Modes whose labels decide the value; ``None`` if there is no such dependency."""
+    groups: tuple[int, ...]
+    """Modes whose labels, taken together, will be new in the entries to predict."""
+
+    @property
+    def scored(self) -> NDArray[np.int8]:
+        """Fold in which an entry is left out and scored, ``(entries,)``; -1 for those that never are."""
+        return np.where(self.dependent, np.int8(-1), self.fold)
+
+    def positions_of(self, folds: Sequence[int]) -> NDArray[np.int64]:
+        """Positions in ``tensor`` of the entries that folds score, one fold after the other."""
+        scored = self.scored
+        return np.concatenate([np.flatnonzero(scored == fold) for fold in folds])
+
+    def truth(self, folds: Sequence[int]) -> NDArray[np.float32]:
+        """Values of the entries that folds score, one fold after the other."""
+        return self.tensor.values[self.positions_of(folds)]
+
+    def split(self, fold: int) -> tuple[SparseTensor, SparseTensor]:
+        """Entries that a fold's fit learns from, and those it is scored on."""
+        out = self.scored == fold
+        return self.tensor.take(np.flatnonzero(~out)), self.tensor.take(np.flatnonzero(out))
+
+    def clip(self, predicted: NDArray[Any]) -> NDArray[np.float32]:
+        """Predictions within the range of the values."""
+        return np.clip(predicted, self.tensor.values.min(), self.tensor.values.max()).astype(np.float32)
+
+    def kriging_modes(self) -> list[int]:
+        """Ordered modes along which an entry to predict can have neighbours.
+
+        Along any mode that is not one of the groups' the neighbours are of the entry's own group, and new groups have
+        none.
+        """
+        ordered = [n for n, mode in enumerate(self.tensor.modes) if mode.order != "none"]
+        return [n for n in ordered if n in self.groups] if self.groups else ordered
+
+    def knn_modes(self) -> list[int]:
+        """Modes whose labels can have nearest neighbours, for the same reason."""
+        return [n for n in range(self.tensor.n_modes) if n in self.groups or not self.groups]
+
+    def dependent_values(self, tensor: SparseTensor) -> Table | None:
+        """Values that the functional dependency gives, by the entries of a tensor."""
+        return None if self.deciding is None else dependency_table(tensor, self.deciding)
 
 
-def settled_by_others(
-    tensor: SparseTensor, modes: tuple[int, ...] | None, folds: NDArray[np.integer]
+def fold_entries(
+    tensor: SparseTensor, groups: tuple[int, ...], seed: int, settings: SearchSettings = SETTINGS
+) -> Folds:
+    """Put the entries of a search into folds.
+
+    Raises
+    ------
+    ConfigError
+        If there are too few of them.
+    """
+    least = 2 * FOLDS
+    if len(tensor) < least:
+        raise ConfigError(f"--rank auto needs at least {least} entries to learn from, there are {len(tensor)}")
+    away = held_out(tensor, groups, seed)
+    positions = np.flatnonzero(~away)
+    kept = tensor.take(positions)
+    fold = make_folds(kept, groups, seed)
+    deciding = find_dependency(kept)
+    dependent = given_by_others(kept, deciding, fold, settings)
+    return Folds(
+        whole=tensor,
+        tensor=kept,
+        untouched=tensor.take(np.flatnonzero(away)),
+        positions=positions,
+        fold=fold,
+        dependent=dependent,
+        deciding=deciding if dependent.any() else None,
+        groups=groups,
+    )
+
+
+def given_by_others(
+    tensor: SparseTensor, modes: tuple[int, ...] | None, fold: NDArray[np.integer], settings: SearchSettings = SETTINGS
 ) -> NDArray[np.bool_]:
-    """Entries whose value entries of other folds decide: nothing is to be learnt from leaving them out.
+    """Entries whose value entries of other folds give: leaving them out shows nothing.
 
-    Where hardly any others would be left to judge by, none.
+    None of them if too few others would be left to score candidates on.
     """
     nothing = np.zeros(len(tensor), dtype=np.bool_)
     if modes is None:
         return nothing
-    found = seen_elsewhere(tensor, modes, folds)
-    least = np.bincount(folds[~found], minlength=FOLDS).min()
-    return found if FOLDS * least >= OPEN * len(tensor) and least >= FEWEST else nothing
+    found = seen_elsewhere(tensor, modes, fold)
+    least = np.bincount(fold[~found], minlength=FOLDS).min()
+    enough = FOLDS * least >= settings.min_open_share * len(tensor) and least >= settings.min_open_entries
+    return found if enough else nothing

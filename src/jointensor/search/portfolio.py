@@ -1,192 +1,103 @@
-"""What ``auto`` chooses from: structures of g, sizes of f, and how each is fitted."""
+"""The candidates that a search chooses from, as plain data. One line here adds a candidate.
+
+How a candidate is fitted is the business of its family: :mod:`jointensor.search.families`.
+"""
 
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 from numba import get_num_threads
 
-from jointensor.data.split import Split
 from jointensor.data.tensor import SparseTensor
-from jointensor.models.joint import JointModel
-from jointensor.predictors import Predictor, fit_bias, fit_tables, fit_trees, refit_tables
 from jointensor.predictors.target_encoding import subsets_of
-from jointensor.training.fit import fit, pick_device
-from jointensor.training.recipe import make_recipe
+from jointensor.search.settings import SETTINGS, SearchSettings
 
-SHARED, WIDER = 8, 24
-"""Width of the vectors of a factorisation machine, and a larger one."""
-
-COMPANY = 3_000_000
-"""Entries above which implicit labels are not tried: their systems grow with all pairs that were seen."""
-
-MANY = 300_000
-"""Entries above which chains are shorter."""
-
-ENCODING, THREADS = 1.5e-7, 4
-"""Seconds per column and entry that it takes to make columns for trees on one core; and cores that help with it."""
-
-TREES_AVERAGED = 4
-"""Sums of trees whose mean answers: each has other parts of the entries left out of its columns."""
-
-Kind = Literal["bias", "tables", "trees", "drawn", "joint"]
+Stage = Literal["core", "richer", "late"]
+"""When a candidate is tried: ``core`` before all others, ``richer`` next, ``late`` after the first cross-fit."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One structure, and how it is fitted."""
+    """One structure."""
 
     name: str
-    kind: Kind
+    family: str
+    """Which of the families fits it."""
     simplicity: int
-    """Place from the simplest to the least simple; decides where validation cannot."""
+    """Place from the simplest to the least simple; decides between candidates that validate alike."""
     rank: tuple[int, int] = (0, 0)
+    """``(R, F)``: multilinear and nonlinear components."""
     linear: str = ""
+    """Blocks of the multilinear part; those of the recipe where there are none."""
     nonlinear: str = "julia"
-    changes: dict[str, Any] = field(default_factory=dict)
-    """To the recipe; options of trees."""
-    core: bool = False
-    """Tried before all others."""
-    second: bool = False
-    """Tried next where the core's one of its kind is out of the race."""
+    """The network."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Changes to the recipe; options of trees."""
+    stage: Stage = "late"
     after: str | None = None
-    """Tried only where this one is the best of its kind."""
+    """Tried only if this candidate is the best of the family. A late candidate without it is tried by a short fit
+    first, and in full if that is among the better half."""
+    fallback: bool = False
+    """Whether it is tried right after the core if the best core candidate of its family is far behind."""
     effort: float = 1.0
-    """How long it takes, compared with others of its kind."""
-    share: float = 1.0
-    """Most of the budget that one fit may take."""
-    guess: float = 0.0
-    """Seconds that a fit may take, where none of its kind was timed yet."""
-
-    @property
-    def refits(self) -> bool:
-        """Whether the answer is one fit to all entries; else the mean of the fits to all folds but one."""
-        return self.kind != "joint"
-
-    @property
-    def averaged(self) -> int:
-        """Fits to all entries, from different seeds, whose mean answers where there is time for them."""
-        return TREES_AVERAGED if self.kind == "trees" else 1
+    """Cost of a fit compared with others of its family; its cost in a budget of fits."""
+    max_share: float = 1.0
+    """Share of the budget that one fit may take."""
+    min_seconds: float = 0.0
+    """Seconds that a fit is expected to take if no other one of its family was timed."""
 
     @property
     def slug(self) -> str:
-        """The name as a file's."""
+        """The name in file names."""
         return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
 
 
-def candidates_for(tensor: SparseTensor) -> list[Candidate]:
-    """Structures worth trying, the cheap ones first."""
-    drawn = "mean+bias+tables" if tensor.n_modes > 2 else "mean+bias"
-    shared, wide = f"{drawn}+fm:{SHARED}", f"{drawn}+fm:{WIDER}"
-    first, second = sorted(np.argsort(tensor.shape)[-2:].tolist())  # the modes with most labels
-    both = f"+implicit:{first}/{second}+implicit:{second}/{first}"
+BIAS = Candidate("bias", "bias", 0, stage="core")
+"""Additive biases: the candidate that is always there."""
+
+
+def candidates_for(tensor: SparseTensor, settings: SearchSettings = SETTINGS) -> list[Candidate]:
+    """Candidates worth trying on a tensor, the cheap ones first."""
+    base = "mean+bias+tables" if tensor.n_modes > 2 else "mean+bias"
+    fm, wide = f"{base}+fm:{settings.fm_width}", f"{base}+fm:{settings.wide_fm_width}"
     found = [
-        Candidate("bias", "bias", 0, core=True),
-        Candidate("tables", "tables", 1, core=True),
-        Candidate("trees", "trees", 5, core=True, share=0.15, guess=_growing(tensor)),
-        Candidate(drawn, "drawn", 2, linear=drawn, core=True),
-        Candidate(shared, "drawn", 3, linear=shared, core=True, effort=2.0),
-        Candidate("julia:4/16", "joint", 6, (4, 16), core=True),
+        BIAS,
+        Candidate("tables", "tables", 1, stage="core"),
+        Candidate("trees", "trees", 5, stage="core", max_share=0.15, min_seconds=_tree_seconds(tensor, settings)),
+        Candidate(base, "gibbs", 2, linear=base, stage="core"),
+        Candidate(fm, "gibbs", 3, linear=fm, stage="core", effort=2.0),
+        Candidate("julia:4/16", "joint", 6, (4, 16), stage="core"),
     ]
-    if len(tensor) <= COMPANY:
+    if len(tensor) <= settings.max_implicit_entries:
+        first, second = sorted(np.argsort(tensor.shape)[-2:].tolist())  # the modes with most labels
+        implicit = f"+implicit:{first}/{second}+implicit:{second}/{first}"
+        with_fm = f"{fm}+implicit"
         found += [
-            Candidate(shared + "+implicit", "drawn", 4, linear=shared + both, effort=5.0),
-            Candidate(wide + "+implicit", "drawn", 12, linear=wide + both, after=shared + "+implicit", effort=12.0),
+            Candidate(with_fm, "gibbs", 4, linear=fm + implicit, stage="richer", effort=5.0),
+            Candidate(
+                f"{wide}+implicit", "gibbs", 12, linear=wide + implicit, stage="richer", after=with_fm, effort=12.0
+            ),
         ]
-    smooth = "".join(
-        f"+{'cyclic' if mode.order == 'cyclic' else 'smooth'}:{n}"
-        for n, mode in enumerate(tensor.modes)
-        if mode.order != "none"
-    )
+    ordered = [(n, mode.order) for n, mode in enumerate(tensor.modes) if mode.order != "none"]
+    smooth = "".join(f"+{'cyclic' if order == 'cyclic' else 'smooth'}:{n}" for n, order in ordered)
     if smooth:
-        found.append(Candidate(shared + "+smooth", "drawn", 4, linear=shared + smooth, effort=2.5))
-    found.append(Candidate(wide, "drawn", 11, linear=wide, after=shared, effort=4.0))
-    # the paper's grid, and either half alone; the network comes early where JULIA fails: it may be g that does
-    found += [
-        Candidate(f"julia:{r}/{f}", "joint", 7, (r, f), second=not r) for r, f in ((10, 10), (16, 4), (0, 20), (20, 0))
-    ]
+        found.append(Candidate(f"{fm}+smooth", "gibbs", 4, linear=fm + smooth, stage="richer", effort=2.5))
+    found.append(Candidate(wide, "gibbs", 11, linear=wide, stage="richer", after=fm, effort=4.0))
+    # The paper's grid, and either half alone. The network is the fallback for JULIA: the other half may have failed.
+    found += [Candidate(f"julia:{r}/{f}", "joint", 7, (r, f)) for r, f in ((10, 10), (16, 4))]
+    found.append(Candidate("julia:0/20", "joint", 7, (0, 20), fallback=True))
+    found.append(Candidate("julia:20/0", "joint", 7, (20, 0)))
     found.append(Candidate("avocado:20", "joint", 8, (0, 20), nonlinear="avocado"))
     found.append(Candidate("julia:4/32", "joint", 13, (4, 32), after="julia:4/16", effort=2.5))
     return found
 
 
-def _growing(tensor: SparseTensor) -> float:
-    """Seconds that trees take at least; two, so that nothing has to be compiled in a budget of a few seconds."""
+def _tree_seconds(tensor: SparseTensor, settings: SearchSettings) -> float:
+    """Seconds that boosted trees take at least: those of target encoding."""
     columns = 2 * len(subsets_of(tensor.shape)) + tensor.n_modes  # two per label, pair and all but one; positions
-    return 2.0 + ENCODING * len(tensor) * columns / min(get_num_threads(), THREADS)
-
-
-def _epochs(entries: int, device: str) -> int:
-    """Most epochs of refinement: cycles of 8, 16, 32 and 64; the last is for small tensors, the third for GPUs too."""
-    if entries <= MANY:
-        return 120
-    return 56 if pick_device(device).type == "cuda" else 24
-
-
-def _chain(entries: int) -> dict[str, int]:
-    """How long to draw: chains over few entries mix more slowly, and cost little."""
-    return {"burn_in": 40, "draws": 60, "thin": 2} if entries <= MANY else {"burn_in": 30, "draws": 50, "thin": 1}
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """A candidate fitted to some entries."""
-
-    part: Predictor
-    seconds: float
-
-
-def fit_candidate(
-    candidate: Candidate,
-    train: SparseTensor,
-    valid: SparseTensor,
-    *,
-    seed: int,
-    device: str,
-    engine: str,
-    budget: float,
-    groups: tuple[int, ...] = (),
-    short: bool = False,
-) -> Fitted:
-    """Fit a candidate; ``valid`` may be empty where everything is known (refits)."""
-    begin = time.monotonic()
-    part: Predictor
-    if candidate.kind == "bias":
-        part = fit_bias(train, valid)
-    elif candidate.kind == "tables":
-        part = fit_tables(train, valid)
-    elif candidate.kind == "trees":
-        part = fit_trees(train, valid, groups=groups, seed=seed, seconds=budget, **candidate.changes)
-    else:
-        recipe = make_recipe("default", fall_back=False, refine_epochs=_epochs(len(train), device), **candidate.changes)
-        linear = candidate.linear or recipe.linear(candidate.rank[0])
-        if candidate.kind == "drawn":
-            recipe = make_recipe(recipe, linear_solver="gibbs", restarts=0, **_chain(len(train)))
-        if short:
-            recipe = make_recipe(recipe, refine_epochs=2, cycle=2, restarts=0, burn_in=20, draws=15, thin=1)
-        model = JointModel(train.shape, candidate.rank, linear=linear, nonlinear=candidate.nonlinear)
-        nothing = train.take(np.zeros(0, dtype=np.int64))
-        found = fit(
-            model, Split(train, valid, nothing, rule="fold"), recipe, seed=seed, device=device, engine=engine,
-            budget=budget,
-        )  # fmt: skip
-        part = found.predictor
-    return Fitted(part, time.monotonic() - begin)
-
-
-def refit_candidate(candidate: Candidate, fits: Sequence[Fitted], tensor: SparseTensor, **how: Any) -> Fitted:
-    """Fit to all entries, shrunk as on the folds."""
-    begin = time.monotonic()
-    first = fits[0].part
-    if candidate.kind in ("bias", "tables"):
-        return Fitted(refit_tables(first, tensor), time.monotonic() - begin)  # type: ignore[arg-type]
-    if candidate.kind == "trees":
-        rounds = round(np.mean([len(one.part.roots) for one in fits]))  # type: ignore[attr-defined]
-        candidate = replace(candidate, changes=candidate.changes | {"rounds": rounds})
-    nothing = tensor.take(np.zeros(0, dtype=np.int64))
-    return fit_candidate(candidate, tensor, nothing, **how)
+    threads = min(get_num_threads(), settings.max_encoding_threads)
+    return settings.min_tree_seconds + settings.encoding_seconds * len(tensor) * columns / threads

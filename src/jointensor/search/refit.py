@@ -1,119 +1,126 @@
-"""What answers in the end: members fitted to all entries, and means of several fits where these depend on chance."""
+"""The fits that predict in the end: to all entries, and means of several where they depend on the seed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from jointensor.data.split import FOLDS
 from jointensor.data.tensor import SparseTensor
+from jointensor.predictors import Predictor
 from jointensor.predictors.ensemble import Member
-from jointensor.search.cross_validation import FAILURES, RESERVE, CrossValidation, Trial
+from jointensor.search.budget import Budget
+from jointensor.search.cross_fit import CrossFitter, FitJob, OutOfFold, Results
 from jointensor.search.ensemble_selection import squared_error
-from jointensor.search.executor import Result, deal
-from jointensor.search.portfolio import refit_candidate
+from jointensor.search.executor import FitResult
+from jointensor.search.families import family_of
+from jointensor.search.folds import Folds
+from jointensor.search.interruption import Interruption
+from jointensor.search.settings import SETTINGS, SearchSettings
 
-AGAIN = 1.3
-"""Times what a fit took that must be left for it to be made again."""
-
-FAR = 1.5
-"""Times the squared error of its other folds that one may have to be averaged with them unseen."""
+Parts = dict[str, tuple[Predictor, ...]]
+"""Fits whose mean predicts, by the name of the member."""
 
 
-def members_of(
-    search: CrossValidation,
-    weights: dict[str, float],
-    tensor: SparseTensor,
-    before: Sequence[Member] = (),
-    spare: float = 0.0,
-) -> tuple[Member, ...]:
-    """What answers: every structure fitted to all these entries; else what answered before, or the folds' fits.
-
-    A member that is averaged keeps the fit that answered before: others will be added to it. ``spare``: seconds that
-    are needed afterwards.
-    """
-    parts = {name: tuple(one.part for one in search.trials[name].fits.values()) for name in weights}
-    parts |= {member.name: member.fits for member in before}
-    again = [name for name in weights if not before or search.trials[name].candidate.averaged == 1]
-    jobs = [partial(_refitted, search, search.trials[name], tensor, spare=spare) for name in again]
-    for name, found in zip(again, deal(search.processes, jobs), strict=True):
-        if found.failure is not None:
-            search.on_note(f"{name}: the fit to all entries failed ({found.failure}); those of the folds answer")
-        parts[name] = parts[name] if found.part is None else (found.part,)
+def members_of(weights: dict[str, float], parts: Parts) -> tuple[Member, ...]:
+    """Members of the ensemble."""
     return tuple(Member(name, weight, parts[name]) for name, weight in weights.items())
 
 
-def last_fits(search: CrossValidation, weights: dict[str, float], members: Sequence[Member]) -> tuple[Member, ...]:
-    """Members once intervals are calibrated: now they may know the entries that did it, and be means of more fits.
-
-    An interrupt keeps the fits that are finished.
-    """
-    learnt, last = search.tensor, tuple(members)
-    try:
-        again = sum(search.trials[name].seconds for name in weights if search.trials[name].candidate.refits)
-        if len(search.fresh) and search.left() > AGAIN * again:
-            last = members_of(search, weights, search.whole, members)
-            learnt = search.whole
-        return _averaged(search, last, learnt)
-    except KeyboardInterrupt:
-        search.interrupt()
-        return _averaged(search, last, learnt)
+def fold_parts(members: Iterable[OutOfFold]) -> Parts:
+    """The fits to folds."""
+    return {one.candidate.name: tuple(one.fits.values()) for one in members}
 
 
-def _averaged(search: CrossValidation, members: Sequence[Member], tensor: SparseTensor) -> tuple[Member, ...]:
-    """Members whose fits depend on chance, fitted again while there is time: their mean errs less."""
-    first = sorted(members, key=lambda member: search.trials[member.name].candidate.refits)  # networks gain most
-    jobs = {member.name: _further(search, search.trials[member.name], tensor) for member in first}
-    found = deal(search.processes, [job for mine in jobs.values() for job in mine])
-    more = {name: [next(found).part for _ in mine] for name, mine in jobs.items()}
-    return tuple(
-        replace(member, fits=(*member.fits, *(part for part in more[member.name] if part is not None)))
-        for member in members
-    )
+@dataclass(frozen=True)
+class Refitting:
+    """What makes fits to all entries, and ends them."""
 
+    fitter: CrossFitter
+    budget: Budget
+    interruption: Interruption
+    settings: SearchSettings = SETTINGS
+    on_note: Callable[[str], None] = lambda _: None
 
-def _further(search: CrossValidation, trial: Trial, tensor: SparseTensor) -> list[Callable[[], Result]]:
-    """Fits from other seeds; or to the folds that are left, where it is these that answer."""
-    if trial.candidate.refits:
-        return [partial(_refitted, search, trial, tensor, seed) for seed in range(1, trial.candidate.averaged)]
-    return [partial(_fitted_further, search, trial, fold) for fold in range(FOLDS) if fold not in trial.fits]
+    def refit(self, parts: Parts, results: Results, tensor: SparseTensor, spare: float = 0.0) -> Parts:
+        """Members fitted to all entries of a tensor; the fits before where that fails, or is not affordable.
 
+        Parameters
+        ----------
+        parts
+            The fits before, of all members.
+        results
+            Fits to folds.
+        tensor
+            The entries.
+        spare
+            Cost that is needed afterwards.
+        """
+        found = dict(parts)
+        if self.interruption.happened:
+            return found
+        with self.interruption.ends_stage():
+            again = [results[name] for name in parts if family_of(results[name].candidate).refits]
+            jobs = [self._refit_job(one, tensor, 0, spare) for one in again]
+            for one, result in zip(again, self.fitter.run(jobs), strict=True):
+                name = one.candidate.name
+                if result.failure is not None:
+                    self.on_note(f"{name}: the fit to all entries failed ({result.failure}); using the folds' fits")
+                if result.part is not None:
+                    found[name] = (result.part,)
+        return found
 
-def _refitted(search: CrossValidation, trial: Trial, tensor: SparseTensor, seed: int = 0, spare: float = 0.0) -> Result:
-    """One fit to all entries; nothing where it is the folds' fits that answer, or there is no time."""
-    key = trial.candidate.name, len(tensor), seed
-    if key in search.refitted:  # before an interrupt
-        return search.refitted[key]
-    if not trial.candidate.refits or search.interrupted or search.left_here() - spare <= AGAIN * trial.seconds:
-        return Result()
-    try:
-        fits = list(trial.fits.values())
-        how = search.how | {"seed": search.seed + seed, "budget": max(search.left_here(), 1.0)}
-        found = refit_candidate(trial.candidate, fits, tensor, **how)
-    except FAILURES as error:
-        return Result(failure=str(error))
-    search.refitted[key] = Result(found.part, found.seconds)
-    return search.refitted[key]
+    def refit_with_untouched(self, parts: Parts, results: Results, data: Folds) -> Parts:
+        """Members once intervals are calibrated: they may learn from the entries that were held out for that, and be
+        means of more fits.
 
+        A member that is averaged keeps the fit it has: others are added to it.
+        """
+        if self.interruption.happened:
+            return parts
+        learnt = data.tensor
+        again = sum(results[name].cost for name in parts if family_of(results[name].candidate).refits)
+        if len(data.untouched) and self.budget.affords(again):
+            learnt = data.whole
+            single = [n for n in parts if family_of(results[n].candidate).n_averaged(self.settings) == 1]
+            parts = parts | self.refit({name: parts[name] for name in single}, results, learnt)
+        return self._averaged(parts, results, data, learnt)
 
-def _fitted_further(search: CrossValidation, trial: Trial, fold: int) -> Result:
-    """One more fold of a network; nothing where there is no time."""
-    key = trial.candidate.name, -1, fold
-    if key in search.refitted:
-        return search.refitted[key]
-    if search.interrupted or search.left_here(1 - RESERVE) <= AGAIN * trial.seconds:
-        return Result()
-    found = search.fitted(trial.candidate, fold)
-    if found.part is None or found.predicted is None:
-        search.on_note(f"{trial.candidate.name}: a further fold failed, {found.failure}")
-        return Result(failure=found.failure)
-    _, valid = search.parts(fold)
-    before = max(search.mse(trial, [one]) for one in trial.predicted)
-    if not squared_error(found.predicted, valid.values) <= FAR * before:
-        search.on_note(f"{trial.candidate.name}: a further fold is far off, and left out")
-        return Result()
-    search.on_note(f"{trial.candidate.name}: fold {fold + 1} of {FOLDS}, to be averaged")
-    search.keep(trial.candidate, fold, found.part)
-    search.refitted[key] = Result(found.part, found.seconds)
-    return search.refitted[key]
+    def _averaged(self, parts: Parts, results: Results, data: Folds, tensor: SparseTensor) -> Parts:
+        """Members with further fits from other seeds, or to further folds; networks first, which gain most."""
+        found = dict(parts)
+        if self.interruption.happened:
+            return found
+        with self.interruption.ends_stage():
+            names = sorted(parts, key=lambda name: family_of(results[name].candidate).refits)
+            jobs = [(results[name], job) for name in names for job in self._further(results[name], tensor)]
+            for (one, job), result in zip(jobs, self.fitter.run([job for _, job in jobs]), strict=True):
+                if result.part is not None and (job.fold is None or self._is_near(one, job.fold, result, data)):
+                    found[one.candidate.name] = (*found[one.candidate.name], result.part)
+                elif result.failure is not None:
+                    self.on_note(f"{one.candidate.name}: a further fit failed, {result.failure}")
+        return found
+
+    def _further(self, one: OutOfFold, tensor: SparseTensor) -> Iterable[FitJob]:
+        """Fits from other seeds; or to the other folds, if the mean over folds predicts."""
+        if family_of(one.candidate).refits:
+            for number in range(1, family_of(one.candidate).n_averaged(self.settings)):
+                yield self._refit_job(one, tensor, number)
+        else:
+            for fold in range(FOLDS):
+                if fold not in one.fits:
+                    yield self.fitter.fold_job(one.candidate, fold, self.budget.admit(one.cost, reserve=True))
+
+    def _refit_job(self, one: OutOfFold, tensor: SparseTensor, number: int, spare: float = 0.0) -> FitJob:
+        admitted = self.budget.admit(one.cost, spare=spare)
+        return self.fitter.refit_job(one.candidate, list(one.fits.values()), tensor, number, admitted)
+
+    def _is_near(self, one: OutOfFold, fold: int, result: FitResult, data: Folds) -> bool:
+        """Whether a further fold's fit is about as good as the others."""
+        name, worst = one.candidate.name, max(one.squared_error(data, [other]) for other in one.predictions)
+        near = result.predictions is not None and (
+            squared_error(result.predictions, data.truth([fold])) <= self.settings.max_fold_error_ratio * worst
+        )
+        text = f"fold {fold + 1} of {FOLDS}, to be averaged" if near else "a further fold is far off"
+        self.on_note(f"{name}: {text}")
+        return near

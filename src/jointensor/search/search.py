@@ -1,233 +1,164 @@
-"""``--rank auto``: try structures on folds of the entries, keep what validates, and say why.
+"""``--rank auto``: try structures on folds of the entries, keep those that validate, and explain the choice.
 
-screen     candidates on the first fold: a core (the network alone where JULIA is out of the race), then richer
-           multilinear parts, as far as all folds could be afforded
-cross-fit  the few that are good together on the other folds: every entry is predicted by models that did not see it
-once more  further networks, shortly first, the better half of them in full; those that help on the other folds
-mix        weights that predict those entries best
-remember   neighbours along ordered modes, and tables, on what is left of them
+screen     candidates on the first fold, as far as all folds of them are affordable
+cross-fit  the few that are good together on the other folds: every entry is predicted by fits that did not see it
+late       further networks, by successive halving, and those that help on the other folds
+stack      weights that predict the left-out entries best
+residuals  kriging, nearest neighbours and tables of the residuals
 calibrate  intervals from the same left-out entries
+refit      members fitted to all entries, and averaged
+explain    rows, figures and the reason
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from itertools import combinations
-from typing import Any, TypeVar
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
 
-from jointensor.data.split import FOLDS
+import numpy as np
+
+from jointensor._version import __version__
 from jointensor.data.tensor import SparseTensor
-from jointensor.search.cross_validation import RESERVE, CrossValidation, Trial
-from jointensor.search.finalise import SearchResult, finalise
-from jointensor.search.portfolio import Candidate
-
-T = TypeVar("T")
-
-SCREENING = 0.6
-"""Share of the budget that the core may be screened in."""
-
-HOPELESS = 1.1
-"""A kind whose squared error is this many times the best one's is not tried any further."""
-
-CHEAP, NOT_FAR = 0.2, 1.2
-"""Share of the budget that all folds of a candidate may take, and times the least squared error it may have, to be
-cross-fitted in any case."""
-
-
-class Search(CrossValidation):
-    """Chooses which candidates are worth fitting, and to how many folds."""
-
-    def run(self) -> SearchResult:
-        """All stages; an interrupt goes on with what there is."""
-        with self._until_interrupted():
-            self._screen_core()
-            self._screen_second()
-            self._screen_drawn()
-            self._cross_fit()
-            self._screen_networks()
-            self._cross_fit()
-        if not any(trial.predicted for trial in self.trials.values()):
-            self.trials.pop("bias", None)  # begun, perhaps, and interrupted
-            self.fit_all([(Trial(Candidate("bias", "bias", 0)), 0)])
-        if not self.interrupted:
-            with self._until_interrupted():
-                return finalise(self)
-        return finalise(self)
-
-    @contextmanager
-    def _until_interrupted(self) -> Iterator[None]:
-        try:
-            yield
-        except KeyboardInterrupt:
-            self.interrupt()
-
-    def _screen_core(self) -> None:
-        for some in self._in_turns([one for one in self.offered if one.core]):
-            chosen: list[Trial] = []
-            for candidate in some:
-                most = min(self.left(SCREENING), candidate.share * self.budget)
-                if (self.trials or chosen) and most < self._expected(candidate):
-                    self._skip(candidate)
-                else:
-                    chosen.append(Trial(candidate))
-            self._try(chosen)
-
-    def _screen_second(self) -> None:
-        """Others of a kind whose one in the core is out of the race: it may not be the kind that fails."""
-        waiting = [one for one in self.offered if one.second and self._out_of_the_race(one.kind)]
-        for some in self._in_turns([one for one in waiting if self._affords(one)]):
-            self._try([Trial(one) for one in some])
-
-    def _in_turns(self, things: Sequence[T]) -> Iterator[Sequence[T]]:
-        """As many at a time as there are processes."""
-        for first in range(0, len(things), self.processes.size):
-            yield things[first : first + self.processes.size]
-
-    def _screen_drawn(self) -> None:
-        """Richer multilinear parts."""
-        for some in self._in_turns([one for one in self.offered if not one.core and one.kind == "drawn"]):
-            self._try_if_worth([Trial(one) for one in some if one.after in (None, self._best_of("drawn"))])
-
-    def _screen_networks(self) -> None:
-        """Other sizes of networks, as far as there is time."""
-        more = [one for one in self.offered if not one.core]
-        for some in self._in_turns([one for one in more if one.kind == "joint" and one.after is not None]):
-            self._try_if_worth([Trial(one) for one in some if one.after == self._best_of("joint")])
-        rest = [one for one in more if one.kind == "joint" and one.after is None]
-        networks = [Trial(one) for one in rest if one.name not in self.trials]
-        for few in self._in_turns(networks):  # successive halving: a few epochs each, then the better half in full
-            self.fit_shortly([trial for trial in few if self._affords(trial.candidate)])
-        tried = sorted((one for one in networks if one.short is not None), key=lambda one: one.short or math.inf)
-        for few in self._in_turns(tried[: (len(tried) + 1) // 2]):
-            self._try_if_worth(few)
-
-    def _best_of(self, kind: str) -> str | None:
-        mine = [one for one in self.trials.values() if one.candidate.kind == kind and 0 in one.predicted]
-        return min(mine, key=lambda one: self.mse(one, [0])).candidate.name if mine else None
-
-    def _try_if_worth(self, trials: Sequence[Trial]) -> None:
-        """Where there is time, and their kind is not out of the race."""
-        chosen = []
-        for trial in trials:
-            if self._out_of_the_race(trial.candidate.kind):
-                continue
-            if self._affords(trial.candidate):
-                chosen.append(trial)
-            else:
-                self._skip(trial.candidate)
-        self._try(chosen)
-
-    def _out_of_the_race(self, kind: str) -> bool:
-        """Whether the best of a kind is far behind the best of all."""
-        done = self.done([0]).values()
-        same = [self.mse(one, [0]) for one in done if one.candidate.kind == kind]
-        return bool(same) and min(same) > HOPELESS * min(self.mse(one, [0]) for one in done)
-
-    def _affords(self, candidate: Candidate) -> bool:
-        """Whether there is time to fit a candidate to all folds."""
-        return self.left(1 - RESERVE) > (FOLDS + candidate.refits) * self._expected(candidate)
-
-    def _skip(self, candidate: Candidate) -> None:
-        expected = self._expected(candidate)
-        why = f"it may take {expected:.0f} s" if expected > 0.5 else "there is no time left"
-        self.on_note(f"{candidate.name}: not tried, {why}")
-
-    def _try(self, trials: Sequence[Trial]) -> None:
-        self.fit_all([(trial, 0) for trial in trials])
-        for trial in trials:
-            if 0 in trial.predicted:
-                error = math.sqrt(self.mse(trial, [0]))
-                self.on_note(f"{trial.candidate.name}: RMSE {error:.4g}, {trial.seconds:.1f} s")
-
-    def _expected(self, candidate: Candidate) -> float:
-        """Seconds that a fit may take, by what others of its kind took for each of their components."""
-        same = [
-            one.seconds / one.candidate.effort
-            for one in self.trials.values()
-            if one.candidate.kind == candidate.kind and one.fits
-        ]
-        return candidate.effort * max(same) if same else candidate.guess
-
-    def _cross_fit(self) -> None:
-        """The members that are good together, on all folds, the most important first; others where they cost little."""
-        members, folds = self._affordable()
-        others: list[Trial] = []
-        for one in self._cheap():
-            names = [other.candidate.name for other in (*members, *others, one)]
-            if one not in members and self._needed(names, folds) <= self.left(1 - RESERVE):
-                others.append(one)
-        jobs: list[tuple[Trial, int]] = []
-        for fold in range(1, folds):
-            if not self._in_time(members + others, fold, folds):
-                others = []
-                if not self._in_time(members, fold, folds):
-                    break
-            waiting = [one for one in members + others if fold not in one.predicted]
-            if not waiting:
-                continue
-            jobs += [(trial, fold) for trial in waiting]
-            if len(jobs) >= self.processes.size:
-                self.fit_all(jobs)
-                jobs = []
-            self.on_note(f"fold {fold + 1} of {FOLDS}: {', '.join(one.candidate.name for one in waiting)}")
-        self.fit_all(jobs)
-
-    def _in_time(self, members: Sequence[Trial], fold: int, folds: int) -> bool:
-        """Whether members can be fitted to a fold, and later to all entries, and answer for these."""
-        waiting = [one.seconds for one in members if fold not in one.predicted]
-        again = sum(one.seconds for one in members if one.candidate.refits)
-        later = self.asking((one.candidate.name for one in members), folds)
-        return not waiting or self.left(1 - RESERVE) >= again + sum(waiting) + later
-
-    def _cheap(self) -> list[Trial]:
-        """What costs little and is not far off: one fold may not show what it is good for."""
-        done = self.done([0])
-        best = min((self.mse(one, [0]) for one in done.values()), default=0.0)
-        near = [name for name, one in done.items() if self.mse(one, [0]) <= NOT_FAR * best]
-        return [self.trials[name] for name in near if self._needed([name], FOLDS) <= CHEAP * self.budget]
-
-    def _affordable(self) -> tuple[list[Trial], int]:
-        """Members that are good together, and a number of folds that they can be fitted to in time.
-
-        Those that are to be expected to answer best; or nearly as well, with more folds, or as many and more members.
-        Never fewer folds than others have had: the fits to those would be lost.
-        """
-        if not self.done([0]):
-            return [], 1
-        names, folds = self.processes.decide(self._affordable_here)
-        return [self.trials[name] for name in names], folds
-
-    def _affordable_here(self) -> tuple[list[str], int]:
-        errors, left = self.errors(), self.left_here(1 - RESERVE)
-        chosen = list(errors.best_weights())
-        mixes = [names for size in range(1, len(chosen) + 1) for names in combinations(chosen, size)]
-        had = max(len(self.trials[name].predicted) for name in errors.names)
-        found = [
-            (self.expected_error(errors.among(names), folds), folds, list(names))
-            for folds in {FOLDS, 3, 2, 1, had}
-            for names in mixes
-            if folds >= had and self._needed(names, folds) <= left
-        ]
-        if not found:
-            return [], 1
-        most = self.nearly(min(error for error, _, _ in found))
-        _, folds, names = max((one for one in found if one[0] <= most), key=lambda one: (one[1], len(one[2]), -one[0]))
-        return names, folds
-
-    def _needed(self, names: Sequence[str], folds: int) -> float:
-        """Seconds until members are fitted to so many folds, and to all entries, and have answered for these."""
-        return self.asking(names, folds) + sum(
-            self.trials[name].seconds
-            * (
-                sum(fold not in self.trials[name].predicted for fold in range(folds))
-                + self.trials[name].candidate.refits
-            )
-            for name in names
-        )
+from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
+from jointensor.predictors import fit_bias, refit_tables
+from jointensor.predictors.ensemble import Ensemble
+from jointensor.predictors.residual_stack import ResidualStack
+from jointensor.search.budget import Clock, make_budget
+from jointensor.search.cross_fit import CrossFitter, Results
+from jointensor.search.explanation import SearchResult, explain
+from jointensor.search.families import FitOptions, family_of
+from jointensor.search.fit_store import FitStore, fingerprint_of
+from jointensor.search.folds import Folds, fold_entries
+from jointensor.search.interruption import Interruption
+from jointensor.search.intervals import calibrated
+from jointensor.search.portfolio import BIAS, Candidate, candidates_for
+from jointensor.search.refit import Parts, Refitting, fold_parts, members_of
+from jointensor.search.residuals import fit_residual_models, out_of_fold_predictions, residual_plan
+from jointensor.search.screening import Screening, prediction_seconds
+from jointensor.search.settings import SETTINGS, SearchSettings
+from jointensor.search.stacking import Stack, stack
 
 
-def search(tensor: SparseTensor, **options: Any) -> SearchResult:
-    """Choose, fit and explain; see :class:`~jointensor.search.cross_validation.CrossValidation` for the options."""
-    return Search(tensor, **options).run()
+def search(  # noqa: PLR0913 - everything that decides a search
+    tensor: SparseTensor,
+    *,
+    seed: int = 0,
+    budget: float | None = None,
+    budget_fits: int | None = None,
+    device: str = "auto",
+    engine: str = "auto",
+    groups: tuple[int, ...] = (),
+    store: Path | None = None,
+    on_note: Callable[[str], None] = lambda _: None,
+    processes: ProcessGroup = SINGLE_PROCESS,
+    stopping: Callable[[], bool] = lambda: False,
+    candidates: Sequence[Candidate] | None = None,
+    settings: SearchSettings | None = None,
+    clock: Clock = time.monotonic,
+) -> SearchResult:
+    """Choose, fit and explain.
+
+    Parameters
+    ----------
+    tensor
+        The entries to learn from.
+    seed
+        Of everything random.
+    budget
+        Seconds; 600 if there is no budget in fits either.
+    budget_fits
+        Fits instead of seconds: the same number and seed give the same result on every machine load.
+    device
+        ``auto`` takes a GPU where there is one.
+    engine
+        Which kernels do the work.
+    groups
+        Modes whose labels, taken together, will be new in the entries to predict.
+    store
+        Folder for finished fits, from which a search that was stopped goes on. It is never removed here.
+    on_note
+        Called with a line for the user.
+    processes
+        Processes that make fits side by side; all have the same tensor.
+    stopping
+        Asked between fits whether to stop: the search then ends with the fits that have finished, as after Ctrl-C.
+    candidates
+        What to choose from; :func:`~jointensor.search.portfolio.candidates_for` the tensor if not given.
+    settings
+        Numbers of the search.
+    clock
+        Returns seconds.
+    """
+    settings = SETTINGS if settings is None else settings
+    data = fold_entries(tensor, groups, seed, settings)
+    purse = make_budget(budget, budget_fits, clock, processes, settings)
+    interruption = Interruption(stopping, processes, on_note)
+    options = FitOptions(seed, device, engine, groups, settings=settings)
+    fingerprint = "" if store is None else fingerprint_of(tensor, __version__, seed, groups, settings)
+    fitter = CrossFitter(
+        data, purse, options, FitStore(store, fingerprint, on_note), interruption, processes, on_note, clock
+    )
+    offered = candidates_for(data.tensor, settings) if candidates is None else candidates
+    screening = Screening(data, purse, fitter, offered, processes, settings, on_note)
+
+    results = _cross_fitted(screening, fitter, interruption)
+    mix = interruption.complete(partial(stack, data, results, processes, settings))
+    members = [results[name] for name in mix.weights]
+    later = purse.cost_of_seconds(prediction_seconds(data, members, len(mix.folds), settings))
+    refitting = Refitting(fitter, purse, interruption, settings, on_note)
+    parts = refitting.refit(fold_parts(members), results, data.tensor, spare=later)
+    bare = interruption.complete(partial(_ensemble, data, results, mix, parts))
+
+    def residual_stage() -> ResidualStack:
+        plan = residual_plan(data, mix, results, purse, later, settings, short=interruption.happened)
+        return fit_residual_models(data, mix, bare, plan)
+
+    models = interruption.complete(residual_stage)
+    left_out = out_of_fold_predictions(data, mix, models)
+    predictor = replace(bare, residual_models=models.models)
+    predictor = interruption.complete(partial(calibrated, data, predictor, *left_out, seed, settings))
+    parts = refitting.refit_with_untouched(parts, results, data)
+    predictor = interruption.complete(partial(_final_ensemble, data, results, mix, parts, predictor))
+    outcome = "interrupted" if interruption.happened else "budget" if purse.exhausted else "converged"
+    return explain(data, results, mix, predictor, models.names, left_out, outcome)
+
+
+def _cross_fitted(screening: Screening, fitter: CrossFitter, interruption: Interruption) -> Results:
+    """Out-of-fold predictions of all candidates that were tried; of biases at least."""
+    results: Results = {}
+    with interruption.ends_stage():
+        screening.try_core(results)
+        screening.try_fallbacks(results)
+        screening.try_richer(results)
+        screening.cross_fit(results)
+        screening.try_late(results)
+        screening.cross_fit(results)
+    if not any(one.predictions for one in results.values()):
+        results.pop(BIAS.name, None)  # begun, perhaps, and interrupted
+        fitter.fit(results, [(BIAS, 0)])
+    return results
+
+
+def _ensemble(data: Folds, results: Results, mix: Stack, parts: Parts) -> Ensemble:
+    """The ensemble without residual models and intervals."""
+    tried: list[Any] = list(results[BIAS.name].fits.values()) if BIAS.name in results else []
+    if tried:  # shrunk as on a fold
+        fallback = refit_tables(tried[0], data.tensor)
+    else:
+        fallback = fit_bias(data.tensor, data.tensor.take(np.zeros(0, dtype=np.int64)))
+    low, high = float(data.tensor.values.min()), float(data.tensor.values.max())
+    return Ensemble(
+        members_of(mix.weights, parts), (), fallback, low, high, dependency=data.dependent_values(data.tensor)
+    )
+
+
+def _final_ensemble(data: Folds, results: Results, mix: Stack, parts: Parts, predictor: Ensemble) -> Ensemble:
+    """The ensemble with its last fits, in the memory of the CPU, and the values of all entries."""
+    parts = {
+        name: tuple(family_of(results[name].candidate).to_cpu(part) for part in fits) for name, fits in parts.items()
+    }
+    return replace(predictor, members=members_of(mix.weights, parts), dependency=data.dependent_values(data.whole))

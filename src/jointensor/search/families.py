@@ -1,0 +1,211 @@
+"""How candidates are fitted: one class per family. A class here, and its line in ``FAMILIES``, adds a family."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from jointensor.data.split import Split
+from jointensor.data.tensor import SparseTensor
+from jointensor.models.blocks.spec import parse_blocks
+from jointensor.models.joint import JointModel
+from jointensor.predictors import Predictor, fit_bias, fit_tables, fit_trees, refit_tables
+from jointensor.search.portfolio import Candidate
+from jointensor.search.settings import SETTINGS, SearchSettings
+from jointensor.training.fit import fit, pick_device
+from jointensor.training.recipe import make_recipe
+
+EPOCHS = {"small": 120, "cuda": 56, "cpu": 24}
+"""Most epochs of refinement: cycles of 8, 16, 32 and 64. The last one is for small tensors, the third for GPUs too."""
+
+LONG_CHAIN = {"burn_in": 40, "draws": 60, "thin": 2}
+"""Gibbs chain of small tensors: chains over few entries mix more slowly, and cost little."""
+
+CHAIN = {"burn_in": 30, "draws": 50, "thin": 1}
+"""Gibbs chain of other tensors."""
+
+SHORT = {"refine_epochs": 2, "cycle": 2, "restarts": 0, "burn_in": 20, "draws": 15, "thin": 1}
+"""Changes to the recipe for a fit that only ranks candidates, or compiles what they need."""
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """What decides a fit beside its candidate and its entries."""
+
+    seed: int = 0
+    device: str = "auto"
+    engine: str = "auto"
+    groups: tuple[int, ...] = ()
+    """Modes whose labels, taken together, will be new in the entries to predict."""
+    seconds: float = math.inf
+    """After which a fit stops with its best state."""
+    short: bool = False
+    """Whether a fit only ranks the candidate, or compiles what it needs."""
+    settings: SearchSettings = SETTINGS
+
+
+class Family(ABC):
+    """Candidates that are fitted in the same way."""
+
+    refits = True
+    """Whether one fit to all entries predicts in the end; else the mean of the fits to all folds but one."""
+
+    @abstractmethod
+    def fit(self, candidate: Candidate, train: SparseTensor, valid: SparseTensor, options: FitOptions) -> Predictor:
+        """Fit a candidate to ``train``; ``valid`` says when to stop, and may be empty."""
+
+    def refit(self, candidate: Candidate, fits: Sequence[Any], tensor: SparseTensor, options: FitOptions) -> Predictor:
+        """Fit to all entries of a tensor; ``fits`` to its folds may say how."""
+        del fits
+        return self.fit(candidate, tensor, _no_entries(tensor), options)
+
+    def n_averaged(self, settings: SearchSettings) -> int:
+        """Fits to all entries, from different seeds, whose mean predicts if there is budget for them."""
+        del settings
+        return 1
+
+    def tabulates(self, candidate: Candidate) -> bool:
+        """Whether it has numbers for combinations of labels, so that tables of its residuals would repeat them."""
+        del candidate
+        return False
+
+    def to_cpu(self, part: Any) -> Predictor:
+        """A fit in the memory of the CPU; fits of most families are there anyway."""
+        return part
+
+    def warmup_key(self, candidate: Candidate) -> tuple[object, ...] | None:
+        """What decides which code is compiled: two candidates with the same key need one warm-up. None: nothing is."""
+        del candidate
+        return None
+
+
+class BiasFamily(Family):
+    """Additive biases."""
+
+    def fit(self, candidate: Candidate, train: SparseTensor, valid: SparseTensor, options: FitOptions) -> Predictor:
+        """With one shrinkage for all modes."""
+        del candidate, options
+        return fit_bias(train, valid)
+
+    def refit(self, candidate: Candidate, fits: Sequence[Any], tensor: SparseTensor, options: FitOptions) -> Predictor:
+        """With the shrinkage of the first fold."""
+        del candidate, options
+        return refit_tables(fits[0], tensor)
+
+
+class TablesFamily(BiasFamily):
+    """Shrunk tables."""
+
+    def fit(self, candidate: Candidate, train: SparseTensor, valid: SparseTensor, options: FitOptions) -> Predictor:
+        """By backfitting."""
+        del candidate, options
+        return fit_tables(train, valid)
+
+    def tabulates(self, candidate: Candidate) -> bool:
+        """Yes."""
+        del candidate
+        return True
+
+
+class TreesFamily(Family):
+    """Boosted trees on target encoding."""
+
+    def fit(self, candidate: Candidate, train: SparseTensor, valid: SparseTensor, options: FitOptions) -> Predictor:
+        """As many trees as validate best."""
+        seed, seconds = options.seed, options.seconds
+        return fit_trees(train, valid, groups=options.groups, seed=seed, seconds=seconds, **candidate.options)
+
+    def refit(self, candidate: Candidate, fits: Sequence[Any], tensor: SparseTensor, options: FitOptions) -> Predictor:
+        """With the mean number of trees of the folds: no entries are left to choose it."""
+        rounds = round(np.mean([len(one.roots) for one in fits]))
+        with_rounds = replace(candidate, options=candidate.options | {"rounds": rounds})
+        return self.fit(with_rounds, tensor, _no_entries(tensor), options)
+
+    def n_averaged(self, settings: SearchSettings) -> int:
+        """Several: target encoding depends on the seed."""
+        return settings.trees_averaged
+
+    def tabulates(self, candidate: Candidate) -> bool:
+        """Yes, by target encoding."""
+        del candidate
+        return True
+
+    def warmup_key(self, candidate: Candidate) -> tuple[object, ...] | None:
+        """All trees run the same code."""
+        del candidate
+        return ("trees",)
+
+
+class JointFamily(Family):
+    """Joint models by the default recipe. Their folds' fits are averaged: a refit would have nothing to stop by."""
+
+    refits = False
+
+    def fit(self, candidate: Candidate, train: SparseTensor, valid: SparseTensor, options: FitOptions) -> Predictor:
+        """By alternating optimisation, or as the family changes the recipe."""
+        small = len(train) <= options.settings.max_small_entries
+        epochs = EPOCHS["small"] if small else EPOCHS.get(pick_device(options.device).type, EPOCHS["cpu"])
+        recipe = make_recipe("default", fall_back=False, refine_epochs=epochs, **candidate.options)
+        linear = candidate.linear or recipe.linear(candidate.rank[0])
+        recipe = make_recipe(recipe, **self.recipe_changes(small=small))
+        recipe = make_recipe(recipe, **SHORT) if options.short else recipe
+        model = JointModel(train.shape, candidate.rank, linear=linear, nonlinear=candidate.nonlinear)
+        parts = Split(train, valid, _no_entries(train), rule="fold")
+        found = fit(
+            model, parts, recipe, seed=options.seed, device=options.device, engine=options.engine,
+            budget=options.seconds,
+        )  # fmt: skip
+        return found.predictor
+
+    def to_cpu(self, part: Any) -> Predictor:
+        """The model is moved."""
+        part.model.cpu()
+        return part
+
+    def recipe_changes(self, *, small: bool) -> dict[str, Any]:
+        """Changes to the default recipe, for a tensor that is small or not."""
+        del small
+        return {}
+
+    def warmup_key(self, candidate: Candidate) -> tuple[object, ...] | None:
+        """Blocks without their sizes and modes, the network, and which halves there are."""
+        blocks = tuple(sorted({piece.kind.name for piece in parse_blocks(candidate.linear)}))
+        return candidate.family, blocks, candidate.nonlinear, *(size > 0 for size in candidate.rank)
+
+
+class GibbsFamily(JointFamily):
+    """Multilinear parts drawn by Gibbs sampling. Draws are averaged already, so that one refit predicts."""
+
+    refits = True
+
+    def recipe_changes(self, *, small: bool) -> dict[str, Any]:
+        """The sampler, and its chain."""
+        return {"linear_solver": "gibbs", "restarts": 0, **(LONG_CHAIN if small else CHAIN)}
+
+    def tabulates(self, candidate: Candidate) -> bool:
+        """If it has a block of tables."""
+        return any(piece.kind.name == "tables" for piece in parse_blocks(candidate.linear))
+
+
+FAMILIES: dict[str, Family] = {
+    "bias": BiasFamily(),
+    "tables": TablesFamily(),
+    "trees": TreesFamily(),
+    "gibbs": GibbsFamily(),
+    "joint": JointFamily(),
+}
+"""All families by name."""
+
+
+def family_of(candidate: Candidate) -> Family:
+    """The family that fits a candidate."""
+    return FAMILIES[candidate.family]
+
+
+def _no_entries(tensor: SparseTensor) -> SparseTensor:
+    return tensor.take(np.zeros(0, dtype=np.int64))

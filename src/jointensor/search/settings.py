@@ -1,0 +1,84 @@
+"""Every number that changes what a search does, with its unit and the reason for its value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """Numbers of the search; shares and ratios have no unit unless a field says otherwise."""
+
+    seconds: float = 600.0
+    """Budget where neither seconds nor fits are given."""
+
+    # --- folds
+    min_open_share: float = 0.02
+    """Share of the entries whose value no functional dependency gives, for candidates to be scored on these alone."""
+    min_open_entries: int = 50
+    """The same as a number of entries in every fold; fewer rank candidates by chance."""
+
+    # --- screening
+    screening_share: float = 0.6
+    """Share of the budget after which no further core candidate is screened: the rest is for the other folds."""
+    max_error_ratio: float = 1.1
+    """A family whose squared error is this many times the lowest one is not tried any further."""
+    reserve_share: float = 0.12
+    """Share of a budget in seconds that is kept for stacking, residual models and calibration."""
+    short_fit_cost: float = 0.1
+    """Cost of a short fit as a share of a whole one, in a budget of fits: 2 epochs of 24 to 120."""
+
+    # --- cross-fitting
+    cheap_share: float = 0.2
+    """Share of the budget that all folds of a candidate may take to be cross-fitted without being selected: one fold
+    may not show what it is worth."""
+    near_error_ratio: float = 1.2
+    """Ratio to the lowest squared error that such a candidate may have."""
+    seed_variance_share: float = 0.03
+    """Share of a network's squared error that averaging over many seeds removes, at least: measured as 0.04 and 0.11 on
+    two large tensors (``benchmarks/folds.py``)."""
+
+    # --- stacking
+    selection_steps: int = 30
+    """Draws with replacement in ensemble selection: weights are multiples of its inverse."""
+    min_selection_gain: float = 0.0005
+    """Share of the squared error that a further draw must remove."""
+
+    # --- residual models
+    knn_share: float = 0.5
+    """Share of the remaining seconds that the search for nearest neighbours may take."""
+    overtime_share: float = 1.25
+    """Share of the budget within which members may have predicted all entries: kriging over all of them is worth it."""
+
+    # --- intervals
+    max_miss_ratio: float = 5.0
+    """How many times as often as asked for an entry may lie outside its interval if its value is not given by a
+    functional dependency; those whose value is given never do."""
+
+    # --- refits
+    refit_margin: float = 1.3
+    """Ratio of the remaining seconds to those of the last fit for a fit to be made again: durations vary."""
+    max_fold_error_ratio: float = 1.5
+    """Ratio to the squared error of its other folds that a further fold's fit may have to be averaged with them."""
+    trees_averaged: int = 4
+    """Fits of boosted trees whose mean is returned: each leaves other entries out of its target encoding."""
+
+    # --- portfolio
+    fm_width: int = 8
+    """Width of the vectors of a factorisation machine."""
+    wide_fm_width: int = 24
+    """Width of the larger one."""
+    max_implicit_entries: int = 3_000_000
+    """Entries up to which implicit feedback is tried: its systems grow with all pairs of labels that occur together."""
+    max_small_entries: int = 300_000
+    """Entries up to which Gibbs chains are long and networks have their fourth cycle: both are cheap there."""
+    encoding_seconds: float = 1.5e-7
+    """Seconds per column and entry that target encoding takes on one core."""
+    max_encoding_threads: int = 4
+    """Cores that make target encoding faster."""
+    min_tree_seconds: float = 2.0
+    """Seconds that boosted trees are expected to take at least, so that a budget of a few seconds compiles nothing."""
+
+
+SETTINGS = SearchSettings()
+"""The settings of ``--rank auto``."""

@@ -1,0 +1,219 @@
+"""Which candidates a search tries, and which it fits to more folds when the budget is short."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from jointensor.data.split import FOLDS
+from jointensor.data.synthetic import make_joint
+from jointensor.search.cross_fit import OutOfFold
+from jointensor.search.families import FAMILIES, family_of
+from jointensor.search.portfolio import Candidate, candidates_for
+from jointensor.search.screening import prediction_seconds
+from jointensor.search.settings import SETTINGS
+from jointensor.search.stacking import folds_that_score
+from tests.search.searches import BIAS, COMPONENTS, TABLES, TREES, additive, along_days, bench
+
+
+def with_remaining(tensor, seconds, total=600.0):
+    """The parts of a search that has so many seconds left for fits."""
+    parts = bench(tensor, seconds=total)
+    parts.clock.now = (1 - SETTINGS.reserve_share) * total - seconds
+    assert parts.budget.remaining_for_fits() == pytest.approx(seconds)
+    return parts
+
+
+def tried(data, name, family, folds, cost, first, second):
+    """A candidate whose errors on all entries lie in two orthogonal directions."""
+    size = len(data.truth([0]))
+    common, own = np.resize([1.0, 1.0, -1.0, -1.0], size), np.resize([1.0, -1.0], size)
+    predicted = (data.truth([0]) + first * common + second * own).astype(np.float32)
+    return OutOfFold(
+        Candidate(name, family, 1), dict.fromkeys(range(folds)), dict.fromkeys(range(folds), predicted), cost
+    )
+
+
+# --- the portfolio
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (6, 5, 4), (4, 4, 4, 4)])
+def test_candidates_have_names_of_their_own(shape):
+    tensor, _ = make_joint(shape, (1, 0), observed=15, seed=0)
+    offered = candidates_for(tensor)
+    assert len({one.slug for one in offered}) == len({one.name for one in offered}) == len(offered)
+    assert all(one.after is None or one.after in {other.name for other in offered} for one in offered)
+    assert {one.family for one in offered if one.stage == "core"} == set(FAMILIES)
+    assert offered[0] == BIAS
+
+
+def test_families_say_what_they_tabulate():
+    tensor, _ = make_joint((6, 5, 4), (1, 0), observed=15, seed=0)
+    tabulating = {one.name for one in candidates_for(tensor) if family_of(one).tabulates(one)}
+    assert {"tables", "trees", "mean+bias+tables", "mean+bias+tables+fm:8"} <= tabulating
+    assert not {"bias", "julia:4/16", "avocado:20"} & tabulating
+    matrix, _ = make_joint((6, 5), (1, 0), observed=15, seed=0)
+    assert {one.name for one in candidates_for(matrix) if family_of(one).tabulates(one)} == {"tables", "trees"}
+
+
+# --- screening
+
+
+def test_the_core_is_tried_as_far_as_its_share_of_the_budget_lasts(planted):
+    """Of 5 fits 3 are for screening: of four candidates the first three, each of one fit, and then no more."""
+    parts = bench(planted[0], BIAS, TABLES, replace(BIAS, name="again"), replace(TABLES, name="more"), fits=5)
+    results = {}
+    parts.screening.try_core(results)
+    assert list(results) == ["bias", "tables", "again"]
+    assert "more: not tried, it may take 1 fits" in parts.notes
+    assert parts.budget.remaining() == 2
+
+
+def test_the_first_candidate_is_tried_whatever_it_costs(planted):
+    parts, results = bench(planted[0], replace(BIAS, effort=10.0), TABLES, fits=2), {}
+    parts.screening.try_core(results)
+    assert list(results) == ["bias"]
+
+
+def test_in_seconds_candidates_are_expected_to_take_what_their_family_took(planted, monkeypatch):
+    """Biases take 10 s of the 60 that screening may take; twice, five and four times as much is expected of others."""
+    variants = [replace(BIAS, name=f"x{effort}", effort=float(effort)) for effort in (2, 5, 4)]
+    parts, real = bench(planted[0], BIAS, *variants, seconds=100.0), FAMILIES["bias"].fit
+
+    def slow(candidate, *args):
+        parts.clock.now += 10 * candidate.effort
+        return real(candidate, *args)
+
+    monkeypatch.setattr(FAMILIES["bias"], "fit", slow)
+    results = {}
+    parts.screening.try_core(results)
+    assert list(results) == ["bias", "x2"]
+    assert "x5: not tried, it may take 50 s" in parts.notes
+    assert "x4: not tried, it may take 40 s" in parts.notes
+    assert [one.cost for one in results.values()] == [10, 20]
+
+
+@pytest.mark.parametrize(("linear", "behind"), [("mean", True), ("mean+bias+cp:2", False)])
+def test_a_fallback_is_tried_early_where_its_family_is_far_behind(linear, behind):
+    first = Candidate("first", "joint", 5, linear=linear, stage="core")
+    second = Candidate("second", "joint", 6, linear="mean+bias+cp:2", fallback=True)
+    parts, results = bench(additive((60, 50), 2500), BIAS, first, second), {}
+    parts.screening.try_core(results)
+    parts.screening.try_fallbacks(results)
+    assert ("second" in results) == behind
+    parts.screening.try_late(results)
+    assert any(note.startswith("second: short fit") for note in parts.notes) == (not behind)
+    assert "second" in results
+
+
+def test_richer_candidates_follow_the_best_of_their_family(planted):
+    richer = [
+        Candidate("after bias", "bias", 3, stage="richer", after="bias"),
+        Candidate("after other", "bias", 3, stage="richer", after="other"),
+        Candidate("free", "tables", 3, stage="richer"),
+    ]
+    parts, results = bench(planted[0], BIAS, *richer), {}
+    parts.screening.try_core(results)
+    parts.screening.try_richer(results)
+    assert list(results) == ["bias", "after bias", "free"]
+
+
+def test_late_candidates_are_halved_by_short_fits(planted):
+    sizes = [Candidate(f"julia:{r}/0", "joint", 7, (r, 0)) for r in (1, 2, 3)]
+    parts, results = bench(planted[0], BIAS, *sizes, fits=40), {}
+    before = parts.budget.remaining()
+    parts.screening.try_late(results)
+    short = {note.split(":")[1].split("/")[0]: note for note in parts.notes if "short fit" in note}
+    assert len(short) == 3
+    assert len(results) == 2
+    assert before - parts.budget.remaining() == pytest.approx(2 + 3 * SETTINGS.short_fit_cost)
+
+
+# --- folds and members
+
+ALIKE, HARDLY, LITTLE = ((0.95, 0.31), (0.95, -0.31)), ((1.0, 0.03), (1.0, -0.03)), ((1.0, 0.0), (0.9, 1.0))
+"""How two members err, in two directions: the mean of the first two errs 10 % less than one, of the next 0.1 %, and
+nine parts of the last but one and one part of the last 1 %."""
+
+
+@pytest.mark.parametrize(
+    ("families", "errors", "names", "folds"),
+    [
+        (("tables", "tables"), ALIKE, 2, 2),
+        (("tables", "tables"), HARDLY, 1, 3),
+        (("joint", "joint"), ALIKE, 2, 3),
+        (("joint", "tables"), LITTLE, 1, FOLDS),  # one network alone gains most by being averaged
+    ],
+)
+def test_a_member_that_helps_is_weighed_against_folds(planted, families, errors, names, folds):
+    """There are 45 seconds, and every fit takes ten."""
+    parts = with_remaining(planted[0], 45.0)
+    results = {
+        f"member {k}": tried(parts.data, f"member {k}", family, 1, 10.0, *error)
+        for k, (family, error) in enumerate(zip(families, errors, strict=True))
+    }
+    chosen, many = parts.screening.affordable_members(results)
+    assert (len(chosen), many) == (names, folds)
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(35.0, ["trees"]), (55.0, ["network", "trees"])])
+def test_folds_that_others_have_had_are_not_given_up(planted, seconds, expected):
+    """Trees of all folds would not count beside networks of three."""
+    parts = with_remaining(planted[0], seconds)
+    results = {
+        "trees": tried(parts.data, "trees", "trees", FOLDS, 10.0, 0.0, 1.0),
+        "network": tried(parts.data, "network", "joint", 1, 10.0, 0.0, -1.0),
+    }
+    chosen, folds = parts.screening.affordable_members(results)
+    assert (sorted(chosen), folds) == (expected, FOLDS)
+
+
+def test_others_are_taken_along_only_where_members_have_time_for_all_folds(planted, monkeypatch):
+    """Two that are good together need 40 s for three folds, a third, which adds nothing, ten more; there are 45."""
+    parts = with_remaining(planted[0], 45.0)
+    errors = {"a": (10.0, 0.95, 0.31), "b": (10.0, 0.95, -0.31), "c": (5.0, 1.0, 0.0)}
+    results = {name: tried(parts.data, name, "joint", 1, *rest) for name, rest in errors.items()}
+    fitted = []
+
+    def fit(found, jobs):
+        for candidate, fold in jobs:
+            one = found[candidate.name]
+            found[candidate.name] = replace(one, predictions={**one.predictions, fold: one.predictions[0]})
+            parts.clock.now += one.cost
+            fitted.append(candidate.name)
+
+    monkeypatch.setattr(parts.fitter, "fit", fit)
+    parts.screening.cross_fit(results)
+    assert sorted(fitted) == ["a", "a", "b", "b"]
+
+
+def test_a_member_whose_folds_were_cut_off_is_not_lost(planted):
+    """One that is much better has the first fold only: it is judged by that one. An equal one is not waited for."""
+    parts, results = bench(planted[0]), {}
+    parts.fitter.fit(results, [(COMPONENTS, 0), *((BIAS, fold) for fold in range(FOLDS))])
+    assert folds_that_score(parts.data, results) == [0]
+    results["julia:2/0"] = replace(results["julia:2/0"], predictions={0: results["bias"].predictions[0]})
+    assert folds_that_score(parts.data, results) == list(range(FOLDS))
+
+
+# --- predictions for all entries
+
+
+def test_seconds_of_predictions_for_all_entries_are_those_of_the_fits_that_predict(hold_out):
+    hold_out(0.1)
+    data = bench(along_days(entries=5400)[0]).data
+    network, trees = (
+        OutOfFold(one, dict.fromkeys(range(2)), cost=1.0, predict_seconds=1e-3) for one in (COMPONENTS, TREES)
+    )
+    entries = len(data.tensor)
+    assert prediction_seconds(data, [trees], 2, SETTINGS) == pytest.approx(1e-3 * entries)
+    assert prediction_seconds(data, [network], 2, SETTINGS) == pytest.approx(2e-3 * entries)
+    assert prediction_seconds(data, [network, trees], 3, SETTINGS) == pytest.approx(4e-3 * entries)
+    assert prediction_seconds(data, [network, trees], FOLDS, SETTINGS) == 0  # all have out-of-fold predictions
+
+
+def test_no_predictions_are_needed_where_no_mode_is_ordered(planted, hold_out):
+    member = OutOfFold(BIAS, {0: None}, predict_seconds=1.0)
+    assert prediction_seconds(bench(along_days()[0]).data, [member], 1, SETTINGS) == 0  # nothing is held out
+    hold_out(0.1)
+    assert prediction_seconds(bench(planted[0]).data, [member], 1, SETTINGS) == 0
