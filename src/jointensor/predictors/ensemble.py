@@ -12,7 +12,7 @@ from jointensor.data.tensor import SparseTensor
 from jointensor.models.joint import JointModel
 from jointensor.predictors.base import PREDICTORS, Packed, Predictor, pack_predictor, require, unpack_predictor
 from jointensor.predictors.conformal import Calibration, interval_around
-from jointensor.predictors.joint import JointPredictor
+from jointensor.predictors.joint import Evaluate, JointPredictor
 from jointensor.predictors.tables import Table, Tables, modes_needed
 
 CHUNK = 1 << 18
@@ -89,10 +89,25 @@ class Ensemble(Predictor):
             predictions[start : start + CHUNK] = self._finished(chunk, self.weighted_mean(chunk) + correction)
         return predictions
 
+    def predict_with(
+        self,
+        indices: NDArray[np.integer],
+        unseen: NDArray[np.bool_],
+        evaluate: Evaluate,
+    ) -> NDArray[np.float32]:
+        """The same; see :meth:`JointPredictor.predict_with`."""
+        return self.predict(indices)
+
     def interval(self, indices: NDArray[np.integer], level: float) -> NDArray[np.float32]:
         """Lower and upper ends that hold a share ``level`` of such entries, ``(entries, 2)``."""
         indices = np.asarray(indices)
-        ends = interval_around(self.calibration, indices, self.predict(indices), self.unseen(indices), level)
+        return self.interval_around(indices, self.predict(indices), self.unseen(indices), level)
+
+    def interval_around(
+        self, indices: NDArray[np.integer], predictions: NDArray[np.float32], unseen: NDArray[np.bool_], level: float
+    ) -> NDArray[np.float32]:
+        """The same for entries that were predicted already."""
+        ends = interval_around(self.calibration, indices, predictions, unseen, level)
         return np.clip(ends, self.low, self.high)
 
     def weighted_mean(self, indices: NDArray[np.integer]) -> NDArray[np.float64]:

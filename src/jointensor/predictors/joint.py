@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -24,6 +24,9 @@ CHUNK = 1 << 18
 
 BATCH = 1 << 15
 """Entries that go through the model at a time."""
+
+Evaluate = Callable[[JointModel, NDArray[np.integer]], NDArray[np.float32]]
+"""How values of entries are computed by a model."""
 
 
 @PREDICTORS.register("joint")
@@ -56,14 +59,21 @@ class JointPredictor(Predictor):
         """One number per entry, ``(entries, modes)`` → ``(entries,)``; in chunks, so that memory is bounded."""
         indices = np.asarray(indices)
         predictions = np.empty(len(indices), dtype=np.float32)
-        device = next(self.model.parameters()).device
         for start in range(0, len(indices), CHUNK):
             chunk = indices[start : start + CHUNK]
-            cold = self.uses_fallback(chunk, self.unseen(chunk))
-            part = predictions[start : start + CHUNK]
-            part[cold] = self.fallback.predict(chunk[cold])
-            warm = torch.as_tensor(np.ascontiguousarray(chunk[~cold]), device=device)
-            part[~cold] = evaluate_in_batches(self.model, warm, BATCH).cpu().numpy()
+            predictions[start : start + CHUNK] = self.predict_with(chunk, self.unseen(chunk), evaluate_model)
+        return predictions
+
+    def predict_with(
+        self, indices: NDArray[np.integer], unseen: NDArray[np.bool_], evaluate: Evaluate
+    ) -> NDArray[np.float32]:
+        """The same for one chunk, given which entries have an unseen label and how the model is evaluated."""
+        cold = self.uses_fallback(indices, unseen)  # (entries,)
+        if not cold.any():
+            return evaluate(self.model, indices)
+        predictions = np.empty(len(indices), dtype=np.float32)
+        predictions[cold] = self.fallback.predict(indices[cold])
+        predictions[~cold] = evaluate(self.model, indices[~cold])
         return predictions
 
     def uses_fallback(self, indices: NDArray[np.integer], unseen: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -82,7 +92,13 @@ class JointPredictor(Predictor):
     def interval(self, indices: NDArray[np.integer], level: float) -> NDArray[np.float32]:
         """Lower and upper ends that hold a share ``level`` of such entries, ``(entries, 2)``."""
         indices = np.asarray(indices)
-        return interval_around(self.calibration, indices, self.predict(indices), self.unseen(indices), level)
+        return self.interval_around(indices, self.predict(indices), self.unseen(indices), level)
+
+    def interval_around(
+        self, indices: NDArray[np.integer], predictions: NDArray[np.float32], unseen: NDArray[np.bool_], level: float
+    ) -> NDArray[np.float32]:
+        """The same for entries that were predicted already."""
+        return interval_around(self.calibration, indices, predictions, unseen, level)
 
     def n_parameters(self) -> int:
         """Those of the joint model."""
@@ -123,6 +139,13 @@ class JointPredictor(Predictor):
         if stored is not None:
             calibration = Calibration.unpack(packed.part(stored, "calibration"), len(model.shape))
         return cls(model, fallback, returned, calibration)
+
+
+def evaluate_model(model: JointModel, indices: NDArray[np.integer]) -> NDArray[np.float32]:
+    """Values of entries on the device of the model, ``(entries, modes)`` → ``(entries,)``."""
+    queries = torch.as_tensor(np.ascontiguousarray(indices), device=next(model.parameters()).device)
+    values: NDArray[np.float32] = evaluate_in_batches(model, queries, BATCH).cpu().numpy()
+    return values
 
 
 class _SizeLimit(TorchFunctionMode):

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from jointensor.models.joint import JointModel
 from jointensor.models.nonlinear.julia import Julia
-from jointensor.predictors.conformal import interval_around
 from jointensor.predictors.ensemble import Ensemble
-from jointensor.predictors.joint import JointPredictor
+from jointensor.predictors.joint import JointPredictor, evaluate_model
 from jointensor.predictors.tables import Table, Tables
 
 BATCH = 1 << 12
@@ -53,25 +52,17 @@ class Serving:
     def answer(self, indices: NDArray[np.integer]) -> Answers:
         """Predictions, and which entries have a label that was never seen."""
         unseen = self.unseen(indices)
-        predictor = self.predictor
-        if isinstance(predictor, Ensemble) or next(predictor.model.parameters()).device.type != "cpu":
-            return Answers(predictor.predict(indices), unseen)
-        cold = predictor.uses_fallback(indices, unseen)  # (entries,)
-        if not cold.any():
-            return Answers(_in_batches(predictor.model, indices), unseen)
-        predicted = np.empty(len(indices), dtype=np.float32)  # (entries,)
-        predicted[cold] = predictor.fallback.predict(indices[cold])
-        predicted[~cold] = _in_batches(predictor.model, indices[~cold])
-        return Answers(predicted, unseen)
+        return Answers(self.predictor.predict_with(indices, unseen, _in_small_batches), unseen)
 
     def interval(self, indices: NDArray[np.integer], answers: Answers, level: float) -> NDArray[np.float32]:
         """Lower and upper ends of entries that were predicted, ``(entries, 2)``."""
-        predictor = self.predictor
-        ends = interval_around(predictor.calibration, indices, answers.predicted, answers.never_seen, level)
-        return np.clip(ends, predictor.low, predictor.high) if isinstance(predictor, Ensemble) else ends
+        return self.predictor.interval_around(indices, answers.predicted, answers.never_seen, level)
 
 
-def _in_batches(model: JointModel, indices: NDArray[np.integer]) -> NDArray[np.float32]:
+def _in_small_batches(model: JointModel, indices: NDArray[np.integer]) -> NDArray[np.float32]:
+    """Values of entries, ``(entries, modes)`` → ``(entries,)``; on a GPU in the usual batches."""
+    if next(model.parameters()).device.type != "cpu":
+        return evaluate_model(model, indices)
     queries = torch.as_tensor(np.ascontiguousarray(indices))  # (entries, modes)
     predicted = torch.empty(len(queries))
     batches = _parts(len(queries), BATCH)
