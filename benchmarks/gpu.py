@@ -31,6 +31,7 @@ from jointensor.models.joint import JointModel
 from jointensor.models.multilinear import Multilinear
 from jointensor.solvers.als import Als
 from jointensor.solvers.entries import Entries, Fixed
+from jointensor.solvers.systems import SystemsInMemory
 from jointensor.training.recipe import make_recipe
 from jointensor.training.trainer import Trainer
 from report import description, replace_file
@@ -77,7 +78,7 @@ def sweep(entries, rank, shape=SHAPE):
     for parameter in g.parameters():
         torch.nn.init.normal_(parameter, 0.3, 0.1)
     ordered = entries.by_last_mode()
-    als = Als(g, ordered.indices, spread=float(ordered.values.std()), solver=engine.solve_rows)
+    als = Als(g, SystemsInMemory(g, ordered.indices, engine), spread=float(ordered.values.std()))
     als.ridge = 0.01
     others = len(shape) - 1
     per_entry = len(shape) * (others * (rank * FLOAT + INDEX) + 2 * INDEX) + others * rank * FLOAT

@@ -6,6 +6,7 @@ from jointensor.kernels import pick_engine
 from jointensor.models.multilinear import Multilinear
 from jointensor.solvers.als import Als
 from jointensor.solvers.entries import Entries
+from jointensor.solvers.systems import SystemsInMemory
 
 
 def exact(shape, indices, values, rank, *, scale=(0.3, 0.1), seed=0):
@@ -15,8 +16,8 @@ def exact(shape, indices, values, rank, *, scale=(0.3, 0.1), seed=0):
     for parameter in g.parameters():
         torch.nn.init.normal_(parameter, *scale)
     entries = Entries(torch.as_tensor(indices), torch.as_tensor(values)).by_last_mode()  # as `fit` does
-    solver = pick_engine("numba", "cpu").solve_rows
-    als = Als(g, entries.indices, spread=float(entries.values.std()), solver=solver)
+    systems = SystemsInMemory(g, entries.indices, pick_engine("numba", "cpu"))
+    als = Als(g, systems, spread=float(entries.values.std()))
     als.ridge = 0.01
     return g, als, entries.values
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 
 from jointensor.distributed.launch import join_processes
-from jointensor.distributed.sharded_rows import share_engine
 from jointensor.errors import ProcessGroupError
 from jointensor.kernels import pick_engine
 from jointensor.models.joint import JointModel
@@ -22,6 +21,7 @@ from jointensor.solvers.entries import Entries, Fixed
 from jointensor.solvers.gibbs import Gibbs
 from jointensor.solvers.losses import make_loss
 from jointensor.solvers.sgd import Descent
+from jointensor.solvers.systems import SystemsInMemory
 from jointensor.training.init import initialise
 
 SHAPE = (9, 8, 7)
@@ -76,9 +76,8 @@ def exact_sweeps(processes, weighted):
     weights = torch.rand(300) + 0.5 if weighted else None
     reference = pick_engine("reference", "cpu")
     mine = processes.share(300)
-    both = share_engine(reference, processes)
-    one = Als(alone, indices, spread=1.0, solver=reference.solve_rows, systems=reference.row_systems)
-    two = Als(shared, indices[mine], spread=1.0, solver=both.solve_rows, systems=both.row_systems, processes=processes)
+    one = Als(alone, SystemsInMemory(alone, indices, reference), spread=1.0)
+    two = Als(shared, SystemsInMemory(shared, indices[mine], reference, processes), spread=1.0)
     for als in (one, two):
         als.ridge, als.pull = 0.05, 2.0
     for _ in range(2):
@@ -108,8 +107,8 @@ def descents(processes, optimizer, batch):
 def sampled(processes):
     indices, values = entries(300)
     g, mine = started(indices), processes.share(300)
-    both = share_engine(pick_engine("reference", "cpu"), processes)
-    gibbs = Gibbs(g, indices[mine], spread=1.0, solver=both.solve_rows, systems=both.row_systems, processes=processes)
+    systems = SystemsInMemory(g, indices[mine], pick_engine("reference", "cpu"), processes)
+    gibbs = Gibbs(g, systems, spread=1.0)
     torch.manual_seed(9)
     for _ in range(3):
         gibbs.sweep(values[mine])

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from jointensor.kernels import pick_engine
-from jointensor.kernels.terms import Biases, Rows, Systems, Term, Terms, add_systems
+from jointensor.kernels.terms import Biases, Rows, RowSums, Term, Terms, add_systems
 
 SHAPE = (7, 5, 6, 4)
 
@@ -50,7 +50,7 @@ def test_systems_of_rows_are_the_sums_over_their_entries(engine, sums, entries):
     term = _term((0, 1, 3), 3, sums=sums)
     for k, rows in ((0, range(7)), (1, range(2, 4)), (2, range(4))):
         asked = Rows(term, k, rows)
-        systems = Systems.zero(asked)
+        systems = RowSums.zero(asked)
         for part in (slice(0, 300), slice(300, 700)):
             others = [term.modes[m] for m in asked.others]
             view = loops.sort_entries(torch.from_numpy(indices[part]), term.modes[k], others, SHAPE[term.modes[k]])

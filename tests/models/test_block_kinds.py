@@ -10,6 +10,7 @@ from jointensor.models.blocks.base import KINDS, Block, Kind, no_argument, regis
 from jointensor.models.blocks.spec import by_position, parse_blocks, without_memory
 from jointensor.models.multilinear import Multilinear
 from jointensor.solvers.als import Als
+from jointensor.solvers.systems import SystemsInMemory
 
 SHAPE, LARGER = (5, 4, 3), (7, 4, 6)
 SPECS = ["mean", "bias", "cp:2", "pairs:2", "fm:2", "tables", "tucker:4", "mean+bias+cp:2+fm:3+tables:0/2+tucker:2x3x2"]
@@ -120,7 +121,7 @@ def test_what_solvers_solve_fits_the_targets_better(spec):
     if not all(block.solvable for block in part.named_blocks.values()):
         return
     targets = torch.randn(60, generator=torch.Generator().manual_seed(1))
-    als = Als(part, cells, spread=1.0, solver=pick_engine("reference", "cpu").solve_rows)
+    als = Als(part, SystemsInMemory(part, cells, pick_engine("reference", "cpu")), spread=1.0)
     als.ridge, als.pull = 1e-6, 1e-6
     before = float((als.total() - targets).square().mean())
     als.sweep(targets)

@@ -20,6 +20,7 @@ from jointensor.predictors.storage import load_predictor, save_predictor
 from jointensor.predictors.tables import fit_tables
 from jointensor.runs.scoring import MIN_CALIBRATION_ENTRIES
 from jointensor.solvers.als import Als
+from jointensor.solvers.systems import SystemsInMemory
 from tests.soak.tensors import as_cells, random_cells, random_shape, random_tensor
 
 NETWORKS = ("julia", "julia,gate=sigmoid", "costco", "avocado", "neurtn", "neptune", "mlp")
@@ -155,7 +156,7 @@ def engines(rng: np.random.Generator, _: Path) -> str:
         g.load_state_dict(start.state_dict())
         kernels = pick_engine(engine, "cpu")
         indices, values = torch.tensor(tensor.indices[order]).long(), torch.tensor(tensor.values[order])
-        als = Als(g, indices, spread=1.0, solver=kernels.solve_rows, systems=kernels.row_systems)
+        als = Als(g, SystemsInMemory(g, indices, kernels), spread=1.0)
         als.ridge, als.pull = ridge, 5.0
         als.sweep(values)
         close(als.total().numpy(), g(indices).detach().numpy(), 1e-3, f"{spec}: values kept", 1.0)

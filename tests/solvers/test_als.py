@@ -7,6 +7,7 @@ import torch
 from jointensor.kernels import pick_engine
 from jointensor.models.multilinear import Multilinear
 from jointensor.solvers.als import Als, rebalance
+from jointensor.solvers.systems import SystemsInMemory
 
 SHAPE = (12, 10, 8)
 
@@ -27,7 +28,7 @@ def started(spec, shape=SHAPE, seed=0, scale=1.0):
 
 
 def make(g, indices, targets, *, ridge=0.0, pull=0.0, engine="reference"):
-    als = Als(g, indices, spread=float(targets.std()), solver=pick_engine(engine, "cpu").solve_rows)
+    als = Als(g, SystemsInMemory(g, indices, pick_engine(engine, "cpu")), spread=float(targets.std()))
     als.ridge, als.pull = ridge, pull
     return als
 
@@ -39,7 +40,7 @@ def penalised(als, targets):
         many = len(block.modes)
         unit = als.spread ** (2 - 2 / max(many, 1))
         for k, table in enumerate(block.tables):
-            counts = als.views[block.modes, k].counts
+            counts = als.systems.counts(block, k)
             weight = als.ridge * counts if many > 1 else torch.full_like(counts, als.pull, dtype=torch.float32)
             total = total + unit * (weight[:, None] * table.detach().square()).sum()
     return float(total)
@@ -124,14 +125,8 @@ def test_an_entry_of_weight_two_is_an_entry_twice():
     targets = torch.randn(300, generator=torch.Generator().manual_seed(9))
     weights = torch.ones(300)
     weights[:100] = 2.0
-    once = Als(started("mean+bias"), indices, spread=1.0, solver=pick_engine("numba", "cpu").solve_rows)
-    twice = Als(
-        started("mean+bias"),
-        torch.cat([indices, indices[:100]]),
-        spread=1.0,
-        solver=pick_engine("numba", "cpu").solve_rows,
-    )
-    once.pull = twice.pull = 1.5
+    once = make(started("mean+bias"), indices, targets, pull=1.5, engine="numba")
+    twice = make(started("mean+bias"), torch.cat([indices, indices[:100]]), targets, pull=1.5, engine="numba")
     for _ in range(30):
         once.sweep(targets, weights)
         twice.sweep(torch.cat([targets, targets[:100]]))

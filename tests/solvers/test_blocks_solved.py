@@ -9,6 +9,7 @@ from jointensor.models.blocks.fm import ImplicitFeedback, SharedPairs
 from jointensor.models.multilinear import Multilinear
 from jointensor.solvers.als import Als
 from jointensor.solvers.implicit_feedback import Seen, conjugate_gradients, solve_implicit_feedback
+from jointensor.solvers.systems import SystemsInMemory
 
 SHAPE = (12, 10, 8)
 ENGINES = ["reference", "numba"]
@@ -33,7 +34,7 @@ def started(spec, indices, shape=SHAPE, seed=0, scale=1.0):
 
 
 def make(g, indices, targets, *, ridge=0.0, pull=0.0, engine="numba"):
-    als = Als(g, indices, spread=float(targets.std()), solver=pick_engine(engine, "cpu").solve_rows)
+    als = Als(g, SystemsInMemory(g, indices, pick_engine(engine, "cpu")), spread=float(targets.std()))
     als.ridge, als.pull = ridge, pull
     return als
 
@@ -79,7 +80,7 @@ def penalised(als, targets):
     total = (targets - als.total()).square().sum()
     for block in als.blocks.values():
         for k, table in enumerate(block.tables):
-            counts = torch.bincount(block.columns(als.indices)[:, k], minlength=len(table))
+            counts = torch.bincount(block.columns(als.systems.indices)[:, k], minlength=len(table))
             if len(block.tables) == 1:
                 total = total + als.pull * table.square().sum()
             else:  # vectors of pairs have the root of the values' scale

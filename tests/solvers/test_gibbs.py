@@ -1,6 +1,7 @@
 """Draws against the posterior worked out by hand, planted noise and ranks, and whole fits that are sampled."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,8 +16,8 @@ from jointensor.models.joint import JointModel
 from jointensor.models.multilinear import Multilinear
 from jointensor.predictors.storage import load_predictor, save_predictor
 from jointensor.solvers.entries import Entries
-from jointensor.solvers.gibbs import RATE, Gibbs, Level
-from jointensor.solvers.gibbs import SHAPE as GAMMA_SHAPE
+from jointensor.solvers.gibbs import GAMMA_RATE, GAMMA_SHAPE, Gibbs, Level
+from jointensor.solvers.systems import SystemsInMemory
 from jointensor.training.fit import fit
 from jointensor.training.gibbs_driver import GibbsDriver
 from jointensor.training.recipe import make_recipe
@@ -38,9 +39,16 @@ def _seeded():
 
 def gibbs_of(g, indices, *, spread=1.0, noise=0.4, engine="reference"):
     kernels = pick_engine(engine, "cpu")
-    made = Gibbs(g, indices, spread=spread, solver=kernels.solve_rows, systems=kernels.row_systems)
+    made = Gibbs(g, SystemsInMemory(g, indices, kernels), spread=spread)
     made.noise = noise
     return made
+
+
+def solve_block(gibbs, name, targets):
+    """Draw one block for targets that the other blocks, which are zero, leave to it; returns its values."""
+    gibbs.systems.begin_sweep(targets, None)
+    gibbs.solve_block(name)
+    return gibbs.values[name]
 
 
 def fill(g, seed=0):
@@ -78,7 +86,7 @@ def test_the_mean_is_drawn_around_the_mean_of_what_is_wanted():
     indices = torch.tensor([[0, 0], [0, 1], [1, 0], [1, 1], [2, 0]])
     gibbs = gibbs_of(Multilinear((3, 2), "mean"), indices)
     wanted = torch.tensor([1.0, -2.0, 0.5, 3.0, 1.5])
-    draws = np.array([[float(gibbs.solve_block("mean", wanted)[0])] for _ in range(MANY)])
+    draws = np.array([[float(solve_block(gibbs, "mean", wanted)[0])] for _ in range(MANY)])
     check_draws(draws, np.array([0.8]), np.array([[0.4 / 5]]))
 
 
@@ -92,7 +100,7 @@ def test_numbers_are_drawn_from_their_posterior(spec):
     name = "bias_0" if spec == "bias" else "table_0_1"
     level = gibbs.levels[name, 0] = Level(torch.zeros(1), torch.tensor([2.0]))
     wanted = torch.tensor([1.0, -0.5, 2.5])
-    values = gibbs.solve_block(name, wanted.repeat(MANY))
+    values = solve_block(gibbs, name, wanted.repeat(MANY))
     draws = gibbs.blocks[name].tables[0][:MANY].numpy()
     check_draws(draws, *posterior(np.ones((3, 1)), wanted, 0.4, level))
     assert torch.equal(values.view(MANY, 3), torch.as_tensor(draws).expand(MANY, 3))
@@ -107,7 +115,7 @@ def test_vectors_of_a_factorisation_machine_are_drawn_from_their_posterior(engin
         gibbs.levels["fm", k] = Level(torch.tensor([0.5, -1.0]), torch.tensor([0.7, 3.0]))
     _, one, two = (table.clone() for table in g.blocks["fm"].tables)
     y = torch.tensor([1.0, -0.5, 2.5, 0.3])
-    gibbs.solve_block("fm", y.repeat(MANY))
+    solve_block(gibbs, "fm", y.repeat(MANY))
     i, j = torch.tensor(cells).T
     h, without = one[i] + two[j], (one[i] * two[j]).sum(dim=1)
     draws = g.blocks["fm"].tables[0].numpy()  # solved first, from the others as they were
@@ -126,18 +134,19 @@ def test_rows_of_a_product_are_drawn_from_their_posterior(engine):
         return values
 
     g = fill(Multilinear((MANY, 3, 2), "cp:2"))
-    gibbs = Gibbs(g, copies(cells), spread=1.0, solver=noting)
+    engine = replace(pick_engine(engine, "cpu"), solve_rows=noting)
+    gibbs = Gibbs(g, SystemsInMemory(g, copies(cells), engine), spread=1.0)
     gibbs.noise = 0.4
     for k in range(3):
         gibbs.levels["cp", k] = Level(torch.tensor([0.5, -1.0]), torch.tensor([0.7, 3.0]))
     _, one, two = (table.clone() for table in g.cp.tables)
     y = torch.tensor([1.0, -0.5, 2.5, 0.3])
-    values = gibbs.solve_block("cp", y.repeat(MANY))
+    values = solve_block(gibbs, "cp", y.repeat(MANY))
     i, j = torch.tensor(cells).T
     level = gibbs.levels["cp", 0]
     draws = (written[0] * level.precision.rsqrt()).numpy()  # solved in units of the components' spread
     check_draws(draws, *posterior(one[i] * two[j], y, 0.4, level))
-    torch.testing.assert_close(values, g(gibbs.indices).detach(), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(values, g(gibbs.systems.indices).detach(), rtol=1e-3, atol=1e-4)
 
 
 def test_rows_without_entries_are_drawn_from_what_rows_are_like():
@@ -146,7 +155,7 @@ def test_rows_without_entries_are_drawn_from_what_rows_are_like():
     gibbs = gibbs_of(g, indices)
     level = Level(torch.tensor([0.5, -1.0]), torch.tensor([0.7, 3.0]))
     gibbs.levels |= {("fm", 0): level, ("fm", 1): level}
-    gibbs.solve_block("fm", torch.tensor([1.0, 2.0]))
+    solve_block(gibbs, "fm", torch.tensor([1.0, 2.0]))
     check_draws(g.blocks["fm"].tables[0][1:].numpy(), level.mean.numpy(), np.diag(1 / level.precision.numpy()))
 
 
@@ -164,7 +173,7 @@ def test_implicit_labels_are_drawn_from_their_posterior(engine):
     block, y = g.blocks["fm"], torch.tensor([1.0, -0.5, 2.5, 0.3, 0.8, -1.2])
     draws = np.empty((many, 3))
     for k in range(many):
-        gibbs.solve_block("fm", y)
+        solve_block(gibbs, "fm", y)
         draws[k] = block.implicit_feedback[0].table.detach()[:, 0]
     h = held[1] + held[2]
     design = h * block.implicit_feedback[0].matrix().to_dense()[indices[:, 0]].numpy()
@@ -187,7 +196,7 @@ def test_the_noise_is_drawn_from_its_posterior(spread):
     for _ in range(MANY):
         gibbs._draw_noise(left, None)
         draws.append(1 / gibbs.noise)
-    rate = RATE * spread**2 + float(left.square().sum()) / 2
+    rate = GAMMA_RATE * spread**2 + float(left.square().sum()) / 2
     assert likely(draws, stats.gamma(GAMMA_SHAPE + 4 / 2, scale=1 / rate))
 
 
@@ -201,7 +210,7 @@ def test_what_rows_are_like_is_drawn_from_its_posterior():
         gibbs._draw_level("fm", 0, rows)
         found.append([float(x) for x in (gibbs.levels["fm", 0].precision[0], gibbs.levels["fm", 0].mean[0])])
     precision, mean = np.array(found).T
-    rate = RATE + float(rows.square().sum()) / 2
+    rate = GAMMA_RATE + float(rows.square().sum()) / 2
     assert likely(precision, stats.gamma(GAMMA_SHAPE + 6 / 2, scale=1 / rate))
     assert likely((mean - 8 / 6) * np.sqrt(6 * precision), stats.norm())
 
@@ -215,7 +224,7 @@ def test_numbers_lie_around_zero():
         gibbs._draw_level("bias_0", 0, rows)
         found.append(float(gibbs.levels["bias_0", 0].precision[0]))
         assert float(gibbs.levels["bias_0", 0].mean[0]) == 0
-    assert likely(found, stats.gamma(GAMMA_SHAPE + 5 / 2, scale=1 / (RATE + float(rows.square().sum()) / 2)))
+    assert likely(found, stats.gamma(GAMMA_SHAPE + 5 / 2, scale=1 / (GAMMA_RATE + float(rows.square().sum()) / 2)))
 
 
 def planted(shape=(20, 18, 15), rank=2, entries=3000, noise=0.5, level=0.0, seed=0):

@@ -12,6 +12,7 @@ from jointensor.models.joint import JointModel
 from jointensor.models.multilinear import Multilinear
 from jointensor.solvers.als import Als
 from jointensor.solvers.gibbs import Gibbs, Level
+from jointensor.solvers.systems import SystemsInMemory
 from jointensor.training.fit import fit
 from jointensor.training.recipe import make_recipe
 
@@ -52,19 +53,19 @@ def started(spec, shape=(4, 7), rank_seed=0):
 def test_the_ends_of_a_mode_lean_on_what_is_next_to_them(word, ends):
     """An ordered mode ends, and its last row has one neighbour, which counts twice; a cyclic one goes round."""
     g, indices = started(f"cp:2+{word}:1")
-    als = Als(g, indices, spread=1.0, solver=pick_engine("reference", "cpu").solve_rows)
+    als = Als(g, SystemsInMemory(g, indices, pick_engine("reference", "cpu")), spread=1.0)
     table = g.blocks["cp"].tables[1]
-    near = als._near(als.blocks["cp"], 1, table)
+    near = als.neighbour_mean(als.blocks["cp"], 1)
     torch.testing.assert_close(near[3], (table[2] + table[4]) / 2)
     torch.testing.assert_close(near[0], (table[1] + table[ends[0]]) / 2)
     torch.testing.assert_close(near[-1], (table[-2] + table[ends[1]]) / 2)
-    assert als._near(als.blocks["cp"], 0, g.blocks["cp"].tables[0]) is None
+    assert als.neighbour_mean(als.blocks["cp"], 0) is None
 
 
 @pytest.mark.parametrize("spec", ["cp:2+smooth:1", "fm:2+cyclic:1", "mean+bias+cp:2+smooth:0+smooth:1"])
 def test_values_stay_those_of_the_tables(spec):
     g, indices = started(spec)
-    als = Als(g, indices, spread=1.0, solver=pick_engine("reference", "cpu").solve_rows)
+    als = Als(g, SystemsInMemory(g, indices, pick_engine("reference", "cpu")), spread=1.0)
     als.ridge, als.pull = 0.1, 1.0
     targets = torch.randn(len(indices))
     for _ in range(3):
@@ -78,13 +79,14 @@ def test_draws_of_smooth_numbers_are_those_of_their_joint_posterior():
     g = Multilinear((5, 6), "bias+cyclic:1")
     indices = torch.tensor([[0, 0], [0, 1], [1, 1], [2, 3], [3, 3], [4, 3]])
     targets = torch.tensor([1.0, 2.0, 1.5, -1.0, -2.0, -0.5])
-    gibbs = Gibbs(g, indices, spread=1.0, solver=pick_engine("reference", "cpu").solve_rows)
+    gibbs = Gibbs(g, SystemsInMemory(g, indices, pick_engine("reference", "cpu")), spread=1.0)
     gibbs.noise = 0.5
     zero = torch.zeros(1)
     gibbs.levels["bias_1", 0] = Level(zero, torch.ones(1), 2 * torch.ones(1))
     block, total, squares, draws = gibbs.blocks["bias_1"], torch.zeros(6), torch.zeros(6), 6000
     for _ in range(draws):
-        gibbs.solve_block("bias_1", targets)
+        gibbs.systems.begin_sweep(targets, None)
+        gibbs.solve_block("bias_1")
         total += block.tables[0][:, 0]
         squares += block.tables[0][:, 0].square()
     around = 2 * torch.eye(6) - torch.eye(6).roll(1, 0) - torch.eye(6).roll(-1, 0)  # Σ of squared steps round the ring

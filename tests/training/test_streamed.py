@@ -15,8 +15,9 @@ from jointensor.predictors.biases import fit_bias, fit_bias_streamed
 from jointensor.solvers.als import Als
 from jointensor.solvers.entries import Entries, Fixed
 from jointensor.solvers.losses import make_loss
-from jointensor.solvers.streamed_als import StreamedAls
 from jointensor.solvers.streamed_entries import StreamedEntries
+from jointensor.solvers.systems import SystemsInMemory
+from jointensor.solvers.systems_on_disk import SystemsOnDisk
 from jointensor.training.fit import fit
 from jointensor.training.recipe import make_recipe
 from jointensor.training.streamed import FIXED, StreamedDescent, StreamedTrainer, check_streamed, fit_streamed
@@ -60,15 +61,17 @@ def test_sweeps_from_disk_are_those_in_memory(dealt, parts, engine, spec, memory
         torch.nn.init.normal_(parameter, 0.1, 0.3)
     other = Multilinear(SHAPE, spec)
     other.load_state_dict(g.state_dict())
-    als = Als(g, train.indices, spread=spread, solver=kernels.solve_rows, systems=kernels.row_systems)
-    from_disk = StreamedAls(other, streamed, engine=kernels, memory=memory)
-    assert from_disk.spread == pytest.approx(spread, rel=1e-6)
+    assert streamed.spread == pytest.approx(spread, rel=1e-6)
+    als = Als(g, SystemsInMemory(g, train.indices, kernels), spread=spread)
+    from_disk = Als(other, SystemsOnDisk(other, streamed, kernels, memory), spread=streamed.spread)
     for one in (als, from_disk):
         one.ridge, one.pull = 0.03, 5.0
     with torch.no_grad():
         for _ in range(3):
             als.sweep(train.values - 0.25)
-            error = from_disk.sweep_entries(0.25)
+            from_disk.sweep(0.25)
+        error = from_disk.systems.mean_squared_error()
+        assert als.systems.mean_squared_error() == pytest.approx(error, rel=1e-4)
         assert error == pytest.approx(float((train.values - 0.25 - als.total()).square().mean()), rel=1e-4)
         asked = torch.tensor(parts.test.indices.tolist())
         wanted, found = g(asked), other(asked)
@@ -85,7 +88,8 @@ def test_a_fixed_half_is_evaluated_once_and_kept_on_disk(dealt, parts):
         np.testing.assert_allclose(block.column, said.numpy(), rtol=1e-5, atol=1e-6)
     als = trainer.exact(trainer.model.multilinear).als
     als.ridge, als.pull = 0.01, 5.0
-    error = als.sweep_entries(FIXED)
+    als.sweep(FIXED)
+    error = als.systems.mean_squared_error()
     left = [block.values - block.column for block in trainer.train.blocks(FIXED)]
     g = [evaluate_in_batches(als.g, torch.from_numpy(b.indices).long(), 512).numpy() for b in trainer.train.blocks()]
     assert error == pytest.approx(np.mean((np.concatenate(left) - np.concatenate(g)) ** 2), rel=1e-4)

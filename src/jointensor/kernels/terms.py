@@ -77,7 +77,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Systems:
+class RowSums:
     """Σ h hᵀ and Σ h y of some rows of a table, and Σ y² of their entries; added up in 64 bits."""
 
     gram: Tensor  # (rows, R, R)
@@ -85,14 +85,14 @@ class Systems:
     squares: Tensor  # ()
 
     @classmethod
-    def zero(cls, rows: Rows) -> Systems:
+    def zero(cls, rows: Rows) -> RowSums:
         """Of no entries."""
         count, rank = len(rows.rows), rows.block.tables[rows.k].shape[1]
         shapes = (count, rank, rank), (count, rank), ()
         return cls(*(torch.zeros(shape, dtype=torch.float64) for shape in shapes))
 
 
-def add_systems(rows: Rows, view: ModeView, targets: Tensor, systems: Systems, row_systems: RowSystems) -> None:
+def add_systems(rows: Rows, view: ModeView, targets: Tensor, systems: RowSums, row_systems: RowSystems) -> None:
     """Add some entries to the systems of their rows, in place; by an engine's loop over sorted entries."""
     block, table = rows.block, rows.block.tables[rows.k]
     if not rows.all_rows:

@@ -1,339 +1,322 @@
-"""Θ_L solved, not descended: exact ridge least squares, block by block and row by row.
+"""Alternating least squares: Θ_L solved exactly, block by block and row by row.
 
-With f fixed, the loss is quadratic in each factor matrix of g when its others are fixed, so every row has
-its optimum in closed form: no learning rate, and no start that is dead.
+With f fixed, the loss is quadratic in each factor matrix of g when its others are fixed, so every row has its optimum
+in closed form, without a learning rate. :class:`Als` knows the order of the solves and the priors. How entries are
+summed into systems, in memory, by several processes or in passes over a disk, is the task of :class:`Systems`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
 
-from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
-from jointensor.kernels.rows import ModeView, RowSolver, RowSystems, khatri_rao, row_systems
+from jointensor.distributed.process_group import ProcessGroup
 from jointensor.models.blocks.base import Block
 from jointensor.models.blocks.fm import SharedPairs
-from jointensor.models.joint import evaluate_in_batches
 from jointensor.models.multilinear import Multilinear
 from jointensor.solvers.implicit_feedback import Seen, solve_implicit_feedback
 
-BATCH = 1 << 19
-"""Entries that a block is evaluated on at a time."""
-
 STATE, VALUES = "state/", "values/"
-"""Beginnings of names in what is saved: of tables, and of values of training entries."""
+"""Prefixes of names in a saved state: of tables, and of values of training entries."""
 
 LARGE = 1 << 25
-"""Values of training entries beyond this number are not written to checkpoints but taken from the tables again."""
+"""Values of training entries beyond this number are not written to checkpoints but computed from the tables again."""
 
 COLLAPSED = 1e-6
 """A block whose values stay below this share of the values' spread has collapsed to zero."""
 
+TINY = 1e-30
+"""Least denominator."""
 
-class Pull(NamedTuple):
-    """What the rows of one table are drawn to, and how strongly."""
+
+class RowPrior(NamedTuple):
+    """Prior on the rows of one table: ``ridge · ‖row − mean‖²`` is added to the squared error."""
 
     ridge: Tensor
     """``(I,)``."""
-    prior: Tensor | None = None
+    mean: Tensor | None = None
     """``(I, R)``; zero without one."""
     scale: Tensor | None = None
-    """Of every component, ``(R,)``: ridge and prior hold for rows divided by it."""
+    """Of every component, ``(R,)``: ridge and mean hold for rows divided by it."""
+
+
+class Systems(Protocol):
+    """Sums over training entries, for one block after the other. Targets exclude the values of all other blocks."""
+
+    indices: Tensor
+    """Entries whose values are kept, ``(entries, modes)``: all of this process, or a sample."""
+    values: dict[str, Tensor]
+    """Values of every block at these entries, ``(entries,)``."""
+    processes: ProcessGroup
+
+    def counts(self, block: Block, k: int) -> Tensor:
+        """Entries of every row of a block's k-th table, ``(I,)``, of all processes."""
+
+    def begin_sweep(self, targets: Any, weights: Tensor | None) -> None:
+        """Begin a sweep; the type of the targets is that of the class."""
+
+    def begin_block(self, name: str) -> None:
+        """All that follows is about this block."""
+
+    def end_block(self) -> None:
+        """The block is solved."""
+
+    def end_sweep(self) -> None:
+        """All blocks are solved."""
+
+    def refresh(self) -> None:
+        """Compute the values of all blocks from their tables."""
+
+    def mean_squared_error(self) -> float:
+        """Of all training entries, after the sweep."""
+
+    def solve_constant(self, number: Tensor, noise: float) -> None:
+        """Set a number to the mean of the targets; ``noise`` is the variance of noise that is added to targets."""
+
+    def sums_by_row(self) -> tuple[Tensor, Tensor]:
+        """Sum of the targets and sum of the weights of every row of the block's only table, ``(I,)`` each."""
+
+    def end_numbers(self, table: Tensor, sums: Tensor, counts: Tensor) -> None:
+        """The table is solved from these sums."""
+
+    def solve_rows(self, k: int, prior: RowPrior, out: Tensor, rows: slice, *, noise: float, last: bool) -> None:
+        """Solve for rows of the k-th table, divided by the prior's scale; of a sum over pairs, for a change of rows.
+
+        Parameters
+        ----------
+        k
+            Of the block's tables.
+        prior
+            Of the solution.
+        out
+            The solution is written here, ``(I, R)``.
+        rows
+            Which of the solved rows will be used.
+        noise
+            Variance of noise that is added to the targets.
+        last
+            Whether values of the block are to be computed from this solution.
+        """
+
+    def evaluate(self) -> None:
+        """Compute the values of the block from its tables."""
+
+    def implicit_systems(self, k: int, noise: float) -> tuple[Tensor, Tensor]:
+        """Systems of the rows that the k-th table of implicit feedback adds to, ``(I_a, R, R)`` and ``(I_a, R)``."""
+
+    def end_implicit(self, k: int, change: Tensor) -> None:
+        """The table is solved; its sums changed by so much, ``(I_a, R)``."""
 
 
 class Als:
-    """Sweeps over the blocks of g; keeps the entries sorted by every mode, and every block's values.
+    """Sweeps over the blocks of g.
 
-    The ridge of a row is ``ridge · n + pull``, n the number of its entries. ``ridge`` shrinks all rows of a
-    component alike; ``pull`` is entries' worth of zeros, which rows of few entries feel most. Both are
-    in units of the values' spread, so that values of another scale give the same fit on that scale.
+    The ridge of a row is ``ridge · n``, with n the number of its entries, for blocks over several modes, and ``pull``
+    for blocks of numbers. Both are in units of the values' spread, so that values of another scale give the same fit
+    on that scale.
 
     Parameters
     ----------
     g
-        Its tables are changed in place. All its blocks must be products or sums over modes (not ``tucker``).
-    indices
-        Training entries, ``(entries, modes)``.
+        Its tables are changed in place. All its blocks must be solvable.
+    systems
+        Of the training entries.
     spread
         Standard deviation of the training values.
-    solver, systems
-        The engine's loops.
-    processes
-        The processes that have shares of the entries; loops and figures are of all of them.
     """
 
-    def __init__(
-        self,
-        g: Multilinear,
-        indices: Tensor,
-        *,
-        spread: float,
-        solver: RowSolver,
-        systems: RowSystems = row_systems,
-        processes: ProcessGroup = SINGLE_PROCESS,
-    ) -> None:
-        self.processes = processes
+    noise = 0.0
+    """Variance of noise that is added to targets: samplers have one."""
+
+    def __init__(self, g: Multilinear, systems: Systems, *, spread: float) -> None:
+        self.g, self.systems, self.spread = g, systems, spread
         self.blocks = g.named_blocks
-        self.indices, self.spread, self.solver, self.systems = indices, spread, solver, systems
         self.ridge, self.pull = 0.0, 0.0
-        """Of blocks over several modes (λ) and of blocks over one (κ)."""
-        self.neighbours = g.neighbours
-        self.views: dict[tuple[tuple[int, ...], int], ModeView] = {}
-        for block in self.blocks.values():
-            self._sort(block)
-        self.counts = {key: processes.sum_(view.counts) for key, view in self.views.items()}
-        """Entries of every row of every table, ``(I,)``, whoever has them."""
+        """Ridge of blocks over several modes (λ), as a share of each row's entries, and of numbers (κ), in entries."""
         self.implicit_feedback: dict[tuple[str, int], Seen] = {}
         """Matrices of implicit feedback by block and table, made at their first use."""
-        self.g = g
-        self.values: dict[str, Tensor] = {}
-        self.refresh()
 
-    def _sort(self, block: Block) -> None:
-        """Views along every table of a block; those over the same modes are shared."""
-        if not block.tables or (block.row_key, 0) in self.views:
-            return
-        columns = block.columns(self.indices)  # (entries, tables)
-        for k, table in enumerate(block.tables):
-            others = [m for m in range(len(block.tables)) if m != k]
-            self.views[block.row_key, k] = ModeView.of(columns, k, others, len(table))
+    @property
+    def values(self) -> dict[str, Tensor]:
+        """Values of every block at the entries in memory."""
+        return self.systems.values
 
-    @torch.no_grad()
+    @property
+    def processes(self) -> ProcessGroup:
+        """The processes that have shares of the entries."""
+        return self.systems.processes
+
     def refresh(self) -> None:
-        """Take the blocks' values from their tables again, after someone else changed these."""
-        self.values = {
-            name: evaluate_in_batches(block, self.indices, BATCH).clone() for name, block in self.blocks.items()
-        }
+        """Compute the values of all blocks again, after their tables were changed elsewhere."""
+        self.systems.refresh()
 
     def save(self) -> dict[str, Tensor]:
-        """Tables and values as they are now."""
+        """A copy of tables and values."""
         state = {STATE + name: value.detach().clone() for name, value in self.g.state_dict().items()}
         return state | {VALUES + name: value.clone() for name, value in self.values.items()}
 
     def restore(self, saved: Mapping[str, Tensor]) -> None:
-        """Go back to tables and values that were saved; values that are not there are taken from the tables."""
+        """Go back to saved tables and values; values that were not saved are computed from the tables."""
         self.g.load_state_dict({name[len(STATE) :]: value for name, value in saved.items() if name.startswith(STATE)})
         self._set_values({name[len(VALUES) :]: value for name, value in saved.items() if name.startswith(VALUES)})
 
     def _set_values(self, values: Mapping[str, Tensor]) -> None:
         if values:
-            self.values = {name: value.to(self.indices.device, copy=True) for name, value in values.items()}
+            device = self.systems.indices.device
+            self.systems.values = {name: value.to(device, copy=True) for name, value in values.items()}
         else:
             self.refresh()
 
     def resumable(self) -> dict[str, Any]:
-        """What sweeps know beside the tables."""
+        """The state of sweeps beside the tables."""
         few = sum(value.numel() for value in self.values.values()) <= LARGE
         return {"values": self.values if few and not self.processes.shared else {}}
 
     def resume(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Continue from a state."""
         self._set_values(state["values"])
 
     def collapsed(self) -> list[str]:
-        """Blocks over several modes whose values are all zero: a ridge that is too large, or a start too small."""
-        several = [name for name, block in self.blocks.items() if block.multiplies]
-        return [name for name in several if float(self.values[name].abs().max()) <= COLLAPSED * self.spread]
+        """Blocks of products whose values are all zero: the ridge was too large, or the start too small."""
+        products = [name for name, block in self.blocks.items() if block.multiplies]
+        return [name for name in products if float(self.values[name].abs().max()) <= COLLAPSED * self.spread]
 
     def total(self) -> Tensor:
-        """g of the training entries, ``(entries,)``."""
+        """g of the entries in memory, ``(entries,)``."""
         return torch.stack(list(self.values.values())).sum(dim=0)
 
     @torch.no_grad()
-    def sweep(self, targets: Tensor, weights: Tensor | None = None) -> None:
-        """Solve every block once for ``targets``, x − f of the training entries, ``(entries,)``."""
-        left = targets - self.total()
+    def sweep(self, targets: Any, weights: Tensor | None = None) -> None:
+        """Solve every block once.
+
+        Parameters
+        ----------
+        targets
+            In memory: x − f of the training entries, ``(entries,)``. On disk: f, which is subtracted there.
+        weights
+            Of the entries, ``(entries,)``; in memory only.
+        """
+        self.systems.begin_sweep(targets, weights)
         for name in self.blocks:
-            wanted = left + self.values[name]  # what the other blocks leave to this one
-            left = wanted - self.solve_block(name, wanted, weights)
+            self.solve_block(name)
+        self.systems.end_sweep()
 
     @torch.no_grad()
-    def solve_block(self, name: str, wanted: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Solve one block for what the others leave of the targets, ``(entries,)``; returns its values."""
-        self.blocks[name].solve(Steps(self, name, wanted, weights))
-        return self.values[name]
+    def solve_block(self, name: str) -> None:
+        """Solve one block for the targets of this sweep, all other blocks fixed."""
+        self.systems.begin_block(name)
+        self.blocks[name].solve(BlockSteps(self, name))
+        self.systems.end_block()
 
-    def _solve_constant(self, number: Tensor, wanted: Tensor, weights: Tensor | None) -> Tensor:
-        wanted = self._aim(wanted)
-        mean = self._mean(wanted, weights)
-        number.copy_(mean)
-        return mean.expand_as(wanted).clone()
+    # priors; samplers have their own
 
-    def _mean(self, wanted: Tensor, weights: Tensor | None) -> Tensor:
-        """Of the entries of all processes."""
-        if not self.processes.shared:
-            return wanted.mean() if weights is None else (weights * wanted).sum() / weights.sum()
-        weights = torch.ones_like(wanted) if weights is None else weights
-        sums = self.processes.sum_(torch.stack([(weights * wanted).double().sum(), weights.double().sum()]))
-        return (sums[0] / sums[1]).to(wanted.dtype)
-
-    def _solve_numbers(self, name: str, count: int | None, wanted: Tensor, weights: Tensor | None) -> Tensor:
-        """One number per row: a sum over its entries, without matrices."""
-        block = self.blocks[name]
-        view, (table,) = self.views[block.row_key, 0], block.tables
-        column = view.remember("column", lambda: block.columns(self.indices)[:, 0].long())
-        sums = torch.zeros_like(table[:, 0]).index_add_(0, column, wanted if weights is None else weights * wanted)
-        sums = self.processes.sum_(sums)
-        counts = self.counts[block.row_key, 0].to(table.dtype)
-        if weights is not None:
-            counts = self.processes.sum_(torch.zeros_like(counts).index_add_(0, column, weights))
-        for rows in self._turns(block, 0, table):
-            table[rows, 0] = self._numbers(name, sums, counts, table)[rows]
-        table[len(table) if count is None else count :] = 0.0
-        return table[:, 0].index_select(0, column)
-
-    def _numbers(self, name: str, sums: Tensor, counts: Tensor, table: Tensor) -> Tensor:
-        """The number of every row, given sum and count of what is wanted, ``(I,)`` each."""
-        near = self._near(self.blocks[name], 0, table)
-        if near is not None:
-            return (sums + self.pull * near[:, 0]) / (counts + self.pull).clamp_min(1e-30)
-        return torch.where(counts > 0, sums / (counts + self.pull).clamp_min(1e-30), 0.0)
-
-    def _turns(self, block: Block, k: int, table: Tensor) -> list[slice]:
-        """Rows that are solved at once: all, or every other one where neighbours lean on each other."""
-        smooth = k < len(block.table_modes) and block.table_modes[k] in self.neighbours and len(table) > 2
+    def row_groups(self, block: Block, k: int) -> list[slice]:
+        """Rows that are solved at once: all of a table, or every other one where neighbours depend on each other."""
+        table = block.tables[k]
+        smooth = k < len(block.table_modes) and block.table_modes[k] in self.g.neighbours and len(table) > 2
         return [slice(0, None, 2), slice(1, None, 2)] if smooth else [slice(None)]
 
-    def _near(self, block: Block, k: int, table: Tensor) -> Tensor | None:
-        """Mean of the two neighbours of every row, ``(I, R)``; ``None`` where they need not be alike."""
-        if len(self._turns(block, k, table)) == 1:
+    def neighbour_mean(self, block: Block, k: int) -> Tensor | None:
+        """Mean of the two neighbours of every row, ``(I, R)``; ``None`` where rows have no neighbours."""
+        if len(self.row_groups(block, k)) == 1:
             return None
-        return self.neighbours[block.table_modes[k]].mean(table)
+        return self.g.neighbours[block.table_modes[k]].mean(block.tables[k])
 
-    def _solve_product(self, name: str, block: Block, wanted: Tensor, weights: Tensor | None) -> Tensor:
-        tables, values = block.tables, wanted
-        for k, table in enumerate(tables):
-            view = self.views[block.row_key, k]
-            turns = self._turns(block, k, table)
-            for rows in turns:
-                pull = self._pull(name, k, table, view)
-                others = [other for m, other in enumerate(tables) if m != k]
-                if pull.scale is not None:
-                    others[0] = others[0] * pull.scale
-                solved = table if len(turns) == 1 else table.clone()
-                last = k == len(tables) - 1 and len(turns) == 1
-                values = self.solver(
-                    view, others, self._aim(wanted), weights, pull.ridge, solved, prior=pull.prior, evaluate=last
-                )
-                if pull.scale is not None:
-                    solved.mul_(pull.scale)
-                table[rows] = solved[rows]
-        if len(turns) > 1:  # the last rows were solved in two turns
-            values = evaluate_in_batches(block, self.indices, BATCH)
-        rebalance(tables)
-        return values
-
-    def _solve_sums(self, name: str, block: SharedPairs, wanted: Tensor, weights: Tensor | None) -> Tensor:
-        """A block that has a part without the rows that are solved: what is solved for is a change of rows."""
-        values = self.values[name]
-        for k, table in enumerate(block.tables):
-            view = self.views[block.row_key, k]
-            turns = self._turns(block, k, table)
-            for rows in turns:
-                pull = self._pull(name, k, table, view)
-                scale = torch.ones_like(table[0]) if pull.scale is None else pull.scale
-                others = [other.detach() * scale for m, other in enumerate(block.whole_tables()) if m != k]
-                prior = -table / scale if pull.prior is None else pull.prior - table / scale
-                change = torch.zeros_like(table)
-                more = self.solver(
-                    view, others, self._aim(wanted - values), weights, pull.ridge, change, prior=prior, sums=True
-                )
-                if len(turns) > 1:
-                    more = more * (self.indices[:, k] % 2 == rows.start)
-                values = values + more
-                table[rows] += (change * scale)[rows]
-        return values
-
-    def _solve_implicit_feedback(
-        self, name: str, block: SharedPairs, k: int, left: Tensor, weights: Tensor | None
-    ) -> Tensor:
-        """The k-th table of implicit labels; returns the change of the values."""
-        one = block.implicit_feedback[k]
-        view = self.views[block.row_key, one.a]
-        rest = [table.detach() for m, table in enumerate(block.whole_tables()) if m != one.a]
-        systems = self.systems(view, rest, self._aim(left), weights, one.table.shape[1], sums=True)
-        ridge, prior = self._pull_implicit_feedback(name, k, one.table.detach())
-        if (name, k) not in self.implicit_feedback:
-            self.implicit_feedback[name, k] = Seen.of(one)
-        change = solve_implicit_feedback(one, self.implicit_feedback[name, k], systems, ridge, prior)
-        self.processes.broadcast_(one.table)  # sums in another order must not add up to another table
-        values = torch.empty_like(left)
-        rows = view.remember("rows", lambda: torch.repeat_interleave(view.counts))  # of the sorted entries
-        for start in range(0, len(rows), BATCH):
-            part = slice(start, start + BATCH)
-            h = khatri_rao(view, rest, part, change, sums=True)
-            values[view.order[part].long()] = (h * change.index_select(0, rows[part])).sum(dim=1)
-        return values
-
-    def _aim(self, wanted: Tensor) -> Tensor:
-        """What rows are solved for, ``(entries,)``."""
-        return wanted
-
-    def _pull(self, name: str, k: int, table: Tensor, view: ModeView) -> Pull:
-        """What draws the rows of a block's k-th table to zero."""
+    def row_prior(self, name: str, k: int) -> RowPrior:
+        """Prior on the rows of a block's k-th table."""
         block = self.blocks[name]
         unit = self.spread ** (2 - 2 / block.degree)  # rows of k modes have the k-th root of the values' scale
-        ridge = unit * self.ridge * self.counts[block.row_key, k].to(table.dtype)  # (I,)
-        near = self._near(block, k, table)
+        ridge = unit * self.ridge * self.systems.counts(block, k).to(block.tables[k].dtype)  # (I,)
+        near = self.neighbour_mean(block, k)
         if near is None:
-            return Pull(ridge)
-        stiff = ridge.mean()  # neighbours weigh as much as the usual ridge
-        return Pull(ridge + stiff, near * (stiff / (ridge + stiff))[:, None])
+            return RowPrior(ridge)
+        stiffness = ridge.mean()  # neighbours weigh as much as the usual ridge
+        return RowPrior(ridge + stiffness, near * (stiffness / (ridge + stiffness))[:, None])
 
-    def _pull_implicit_feedback(self, name: str, k: int, table: Tensor) -> tuple[Tensor, Tensor]:
-        """The same for the k-th table of implicit feedback: ridge ``(R,)``, and prior mean ``(I_b, R)``."""
+    def solve_numbers(self, name: str, sums: Tensor, counts: Tensor) -> Tensor:
+        """The number of every row from the sum and the count of its targets, ``(I,)`` each."""
+        near = self.neighbour_mean(self.blocks[name], 0)
+        if near is not None:
+            return (sums + self.pull * near[:, 0]) / (counts + self.pull).clamp_min(TINY)
+        return torch.where(counts > 0, sums / (counts + self.pull).clamp_min(TINY), 0.0)
+
+    def implicit_prior(self, name: str, k: int) -> tuple[Tensor, Tensor]:
+        """Prior on the k-th table of implicit feedback: ridge ``(R,)`` and mean ``(I_b, R)``."""
         block = cast(SharedPairs, self.blocks[name])
-        counts = self.counts[block.row_key, block.implicit_feedback[k].a]
+        one, table = block.implicit_feedback[k], block.extra_tables[k]
+        counts = self.systems.counts(block, one.a)
         counts = counts[counts > 0].to(table.dtype)
         return torch.full_like(table[0], self.spread * self.ridge) * counts.mean(), torch.zeros_like(table)
 
 
-@dataclass
-class Steps:
-    """What a block may ask for while it is solved: :class:`jointensor.models.blocks.base.SolveSteps`."""
+class BlockSteps:
+    """Steps of a solver for one block: :class:`jointensor.models.blocks.base.SolveSteps`."""
 
-    als: Als
-    name: str
-    wanted: Tensor  # (entries,), what the other blocks leave of the targets
-    weights: Tensor | None
-
-    @property
-    def block(self) -> Block:
-        """The block that is solved."""
-        return self.als.blocks[self.name]
+    def __init__(self, als: Als, name: str) -> None:
+        self.als, self.name = als, name
+        self.block, self.systems = als.blocks[name], als.systems
 
     def constant(self, number: Tensor) -> None:
-        """See :class:`SolveSteps`."""
-        self.als.values[self.name] = self.als._solve_constant(number, self.wanted, self.weights)
+        """One number: the mean of the targets."""
+        self.systems.solve_constant(number, self.als.noise)
 
     def numbers(self, rows: int | None = None) -> None:
-        """See :class:`SolveSteps`."""
-        self.als.values[self.name] = self.als._solve_numbers(self.name, rows, self.wanted, self.weights)
+        """One number per row: sums over its entries, without matrices."""
+        (table,) = self.block.tables
+        sums, counts = self.systems.sums_by_row()
+        for group in self.als.row_groups(self.block, 0):
+            table[group, 0] = self.als.solve_numbers(self.name, sums, counts)[group].to(table.dtype)
+        table[len(table) if rows is None else rows :] = 0.0
+        self.systems.end_numbers(table, sums, counts)
 
     def products(self) -> None:
-        """See :class:`SolveSteps`."""
-        self.als.values[self.name] = self.als._solve_product(self.name, self.block, self.wanted, self.weights)
+        """Rows of one table after the other."""
+        tables = self.block.tables
+        for k, table in enumerate(tables):
+            groups = self.als.row_groups(self.block, k)
+            for rows in groups:
+                prior = self.als.row_prior(self.name, k)
+                solved = table if len(groups) == 1 else table.clone()
+                last = k == len(tables) - 1 and len(groups) == 1
+                self.systems.solve_rows(k, prior, solved, rows, noise=self.als.noise, last=last)
+                if prior.scale is not None:
+                    solved.mul_(prior.scale)
+                table[rows] = solved[rows]
+        if len(groups) > 1:
+            self.systems.evaluate()
+        rebalance(tables)
 
     def pairs(self) -> None:
-        """See :class:`SolveSteps`."""
-        block = cast(SharedPairs, self.block)
-        self.als.values[self.name] = self.als._solve_sums(self.name, block, self.wanted, self.weights)
+        """Changes of rows of one table after the other: a sum over pairs has terms without the rows that are solved."""
+        for k, table in enumerate(self.block.tables):
+            for rows in self.als.row_groups(self.block, k):
+                prior = self.als.row_prior(self.name, k)
+                scale = torch.ones_like(table[0]) if prior.scale is None else prior.scale
+                mean = -table / scale if prior.mean is None else prior.mean - table / scale
+                change = torch.zeros_like(table)
+                self.systems.solve_rows(
+                    k, RowPrior(prior.ridge, mean, prior.scale), change, rows, noise=self.als.noise, last=True
+                )
+                table[rows] += (change * scale)[rows]
 
     def implicit_feedback(self, k: int) -> None:
-        """See :class:`SolveSteps`."""
-        block, values = cast(SharedPairs, self.block), self.als.values[self.name]
-        change = self.als._solve_implicit_feedback(self.name, block, k, self.wanted - values, self.weights)
-        self.als.values[self.name] = values + change
+        """A table of implicit feedback, by conjugate gradients."""
+        one = cast(SharedPairs, self.block).implicit_feedback[k]
+        systems = self.systems.implicit_systems(k, self.als.noise)
+        ridge, mean = self.als.implicit_prior(self.name, k)
+        if (self.name, k) not in self.als.implicit_feedback:
+            self.als.implicit_feedback[self.name, k] = Seen.of(one)
+        seen = self.als.implicit_feedback[self.name, k]
+        self.systems.end_implicit(k, solve_implicit_feedback(one, seen, systems, ridge, mean))
 
 
 def rebalance(tables: Sequence[Tensor]) -> None:
     """Give every component factors of equal size in all modes; their products stay as they are."""
     sizes = torch.stack([table.square().mean(dim=0).sqrt() for table in tables])  # (modes, R)
     alive = (sizes > 0).all(dim=0)
-    common = sizes.clamp_min(1e-30).log().mean(dim=0).exp()
+    common = sizes.clamp_min(TINY).log().mean(dim=0).exp()
     for table, size in zip(tables, sizes, strict=True):
-        table.mul_(torch.where(alive, common / size.clamp_min(1e-30), 1.0))
+        table.mul_(torch.where(alive, common / size.clamp_min(TINY), 1.0))

@@ -3,8 +3,8 @@
     x = g + f + ε,   ε ~ N(0, 1/α),   a_i(r) ~ N(μ_r, 1/λ_r) per table,   μ, λ, α unknown
 
 A draw of a row from its posterior is the solution of the same least-squares problem with noise of the right size added
-to its targets and to what it is drawn to (mean and covariance follow by inserting), so the engines' solvers draw
-samples as they are. A component that is not needed ends with a large λ_r and is as good as gone.
+to its targets and to its prior mean (mean and covariance follow by inserting), so the engines' solvers draw samples as
+they are. A component that is not needed ends with a large λ_r, close to zero.
 """
 
 from __future__ import annotations
@@ -15,59 +15,57 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
-from jointensor.kernels.rows import ModeView, RowSolver, RowSystems, row_systems
 from jointensor.models.multilinear import Multilinear
-from jointensor.solvers.als import Als, Pull
+from jointensor.solvers.als import Als, RowPrior
+from jointensor.solvers.systems import SystemsInMemory
 
-SHAPE, RATE = 1.0, 0.1
-"""Of the gamma distributions that precisions come from, in units of the values' spread: two rows' worth."""
+GAMMA_SHAPE, GAMMA_RATE = 1.0, 0.1
+"""Of the gamma prior on precisions, in units of the values' spread; it weighs as much as two rows."""
 
-WIDE = 16.0
-"""Precision with which biases and tables start, in the same units."""
+INITIAL_PRECISION = 16.0
+"""Of the rows of biases and tables at the start, in the same units."""
 
-LEAST, MOST, LOUD = 0.1, 1e8, 1e-4
-"""Bounds of precisions, in the same units."""
+MIN_PRECISION, MAX_PRECISION = 0.1, 1e8
+"""Bounds of the precisions of rows, in the same units: no component grows or vanishes beyond what 32 bits hold."""
+
+MIN_NOISE_PRECISION = 1e-4
+"""Bound of the precision of values around g, in the same units; it shares the upper bound."""
 
 
 @dataclass
 class Level:
-    """What the rows of one table are like: μ and λ of every component, ``(R,)`` each."""
+    """Prior on the rows of one table: μ and λ of every component, ``(R,)`` each."""
 
     mean: Tensor
     precision: Tensor
     stiffness: Tensor | None = None
-    """Precision of the difference to a neighbour, where neighbours are alike."""
+    """Precision of the difference to a neighbour, where rows have neighbours."""
 
 
 class Gibbs(Als):
     """Sweeps that draw every row, then every precision; see :class:`~jointensor.solvers.als.Als`."""
 
-    def __init__(
-        self,
-        g: Multilinear,
-        indices: Tensor,
-        *,
-        spread: float,
-        solver: RowSolver,
-        systems: RowSystems = row_systems,
-        processes: ProcessGroup = SINGLE_PROCESS,
-    ) -> None:
-        super().__init__(g, indices, spread=spread, solver=solver, systems=systems, processes=processes)
+    def __init__(self, g: Multilinear, systems: SystemsInMemory, *, spread: float) -> None:
+        super().__init__(g, systems, spread=spread)
         self.noise = spread**2
-        """1/α, the variance that is left."""
+        """1/α, the variance of the residuals."""
         self.levels: dict[tuple[str, int], Level] = {}
-        self.seen = {key: counts > 0 for key, counts in self.counts.items()}
+        self.seen = {
+            (block.row_key, k): systems.counts(block, k) > 0
+            for block in self.blocks.values()
+            for k in range(len(block.tables))
+        }
+        """Rows that have entries, by table."""
 
     def resumable(self) -> dict[str, Any]:
-        """What sweeps know beside the tables."""
+        """The state of sweeps beside the tables."""
         levels = {key: [one.mean, one.precision, one.stiffness] for key, one in self.levels.items()}
         return {**super().resumable(), "noise": self.noise, "levels": levels}
 
     def resume(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Continue from a state."""
         super().resume(state)
-        device = self.indices.device
+        device = self.systems.indices.device
         self.noise = state["noise"]
         self.levels = {
             key: Level(*(None if part is None else part.to(device) for part in parts))  # type: ignore[arg-type]
@@ -86,27 +84,27 @@ class Gibbs(Als):
         super().sweep(targets, weights)
 
     def _draw_noise(self, targets: Tensor, weights: Tensor | None) -> None:
-        left = targets - self.total()
-        squares = float((left.square() if weights is None else weights * left.square()).sum())
-        squares, count = self.processes.sum(squares, len(left))
-        rate = RATE * self.spread**2 + squares / 2
-        drawn = _gamma(torch.tensor(SHAPE + count / 2), torch.tensor(rate))
-        self.noise = 1 / min(max(float(drawn), LOUD / self.spread**2), MOST / self.spread**2)
+        residuals = targets - self.total()
+        squares = residuals.square() if weights is None else weights * residuals.square()
+        total, count = self.processes.sum(float(squares.sum()), len(residuals))
+        rate = GAMMA_RATE * self.spread**2 + total / 2
+        drawn = _gamma(torch.tensor(GAMMA_SHAPE + count / 2), torch.tensor(rate))
+        self.noise = 1 / min(max(float(drawn), MIN_NOISE_PRECISION / self.spread**2), MAX_PRECISION / self.spread**2)
 
     def _draw_level(self, name: str, k: int, rows: Tensor) -> None:
-        """μ and λ of a table given its rows, ``(seen rows, R)``; biases and tables of numbers lie around zero."""
+        """μ and λ of a table given its rows, ``(seen rows, R)``; the prior mean of numbers is zero."""
         block = self.blocks[name]
         unit = self.spread ** (2 / block.degree)  # rows of k modes have the k-th root of the values' scale
         centred = len(block.tables) == 1 or k >= len(block.tables)
         level = self.levels.get((name, k))
         if level is None and len(block.tables) == 1:  # rows that start at zero would hold each other there
-            self.levels[name, k] = Level(torch.zeros_like(rows[0]), torch.full_like(rows[0], WIDE / unit))
+            self.levels[name, k] = Level(torch.zeros_like(rows[0]), torch.full_like(rows[0], INITIAL_PRECISION / unit))
             return
         mean = torch.zeros_like(rows[0]) if level is None or centred else level.mean
         squares = (rows - mean).square().sum(dim=0) + (0.0 if centred else mean.square())
         count = len(rows) + (0 if centred else 1)
-        precision = _gamma(torch.full_like(squares, SHAPE + count / 2), RATE * unit + squares / 2)
-        precision = precision.clamp(LEAST / unit, MOST / unit)
+        precision = _gamma(torch.full_like(squares, GAMMA_SHAPE + count / 2), GAMMA_RATE * unit + squares / 2)
+        precision = precision.clamp(MIN_PRECISION / unit, MAX_PRECISION / unit)
         if not centred:
             mean = rows.sum(dim=0) / count + torch.randn_like(mean) * (precision * count).rsqrt()
         self.levels[name, k] = Level(mean, precision, self._draw_stiffness(name, k, unit))
@@ -114,40 +112,40 @@ class Gibbs(Als):
     def _draw_stiffness(self, name: str, k: int, unit: float) -> Tensor | None:
         """Precision of the differences between neighbouring rows."""
         block = self.blocks[name]
-        if k >= len(block.tables) or len(self._turns(block, k, block.tables[k])) == 1:
+        if k >= len(block.tables) or len(self.row_groups(block, k)) == 1:
             return None
         steps = block.tables[k].diff(dim=0).square().sum(dim=0)
-        count = torch.full_like(steps, SHAPE + (len(block.tables[k]) - 1) / 2)
-        return _gamma(count, RATE * unit + steps / 2).clamp(LEAST / unit, MOST / unit)
+        count = torch.full_like(steps, GAMMA_SHAPE + (len(block.tables[k]) - 1) / 2)
+        return _gamma(count, GAMMA_RATE * unit + steps / 2).clamp(MIN_PRECISION / unit, MAX_PRECISION / unit)
 
-    def _drawn_to(self, name: str, k: int, table: Tensor) -> tuple[Tensor, Tensor]:
-        """What rows are drawn to, and how precisely: their mean, and their neighbours where these are alike."""
-        level, near = self.levels[name, k], self._near(self.blocks[name], k, table)
+    def _normal_prior(self, name: str, k: int) -> tuple[Tensor, Tensor]:
+        """Mean and precision of the rows of a table given their neighbours, where they have any."""
+        level, near = self.levels[name, k], self.neighbour_mean(self.blocks[name], k)
         if near is None or level.stiffness is None:
             return level.mean, level.precision
         precision = level.precision + 2 * level.stiffness
         return (level.precision * level.mean + 2 * level.stiffness * near) / precision, precision
 
-    def _aim(self, wanted: Tensor) -> Tensor:
-        return wanted + self.processes.randn_like(wanted) * self.noise**0.5
+    def row_prior(self, name: str, k: int) -> RowPrior:
+        """The prior with noise in its mean, in units of the components' standard deviations."""
+        mean, precision = self._normal_prior(name, k)
+        table, root = self.blocks[name].tables[k], precision.sqrt()
+        return RowPrior(torch.ones_like(table[:, 0]) * self.noise, mean * root + torch.randn_like(table), 1 / root)
 
-    def _pull(self, name: str, k: int, table: Tensor, view: ModeView) -> Pull:
-        mean, precision = self._drawn_to(name, k, table)
-        ones, root = torch.ones_like(table[:, 0]), precision.sqrt()
-        return Pull(ones * self.noise, mean * root + torch.randn_like(table), 1 / root)
-
-    def _numbers(self, name: str, sums: Tensor, counts: Tensor, table: Tensor) -> Tensor:
-        mean, drawn = self._drawn_to(name, 0, table)
+    def solve_numbers(self, name: str, sums: Tensor, counts: Tensor) -> Tensor:
+        """A draw of every number from its posterior, ``(I,)``."""
+        mean, prior_precision = self._normal_prior(name, 0)
         if self.levels[name, 0].stiffness is None:
-            mean = torch.zeros_like(mean)  # numbers lie around zero
-        precision = counts / self.noise + drawn
-        centre = (sums / self.noise + drawn * mean.squeeze(-1)) / precision
+            mean = torch.zeros_like(mean)  # numbers have a prior mean of zero
+        precision = counts / self.noise + prior_precision
+        centre = (sums / self.noise + prior_precision * mean.squeeze(-1)) / precision
         return centre + torch.randn_like(sums) * precision.rsqrt()
 
-    def _pull_implicit_feedback(self, name: str, k: int, table: Tensor) -> tuple[Tensor, Tensor]:
-        level = self.levels[name, len(self.blocks[name].tables) + k]
-        prior = level.mean + torch.randn_like(table) * level.precision.rsqrt()
-        return self.noise * level.precision, prior
+    def implicit_prior(self, name: str, k: int) -> tuple[Tensor, Tensor]:
+        """The same for a table of implicit feedback."""
+        block = self.blocks[name]
+        level, table = self.levels[name, len(block.tables) + k], block.extra_tables[k]
+        return self.noise * level.precision, level.mean + torch.randn_like(table) * level.precision.rsqrt()
 
 
 def _gamma(shape: Tensor, rate: Tensor) -> Tensor:

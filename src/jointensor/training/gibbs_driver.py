@@ -17,6 +17,7 @@ from jointensor.solvers.data_parallel import keep_together
 from jointensor.solvers.entries import Entries, Fixed
 from jointensor.solvers.failures import DivergedError, StoppedError
 from jointensor.solvers.gibbs import Gibbs
+from jointensor.solvers.systems import SystemsInMemory
 from jointensor.training.checkpoint import stored
 from jointensor.training.trainer import Trainer
 
@@ -50,9 +51,7 @@ class GibbsDriver:
     ) -> None:
         spread = processes.moments(train.values)[1] or 1.0
         spread = min(max(spread, 1e-10), 1e15)  # its squares and their inverses have to fit 32 bits
-        self.gibbs = Gibbs(
-            g, train.indices, spread=spread, solver=engine.solve_rows, systems=engine.row_systems, processes=processes
-        )
+        self.gibbs = Gibbs(g, SystemsInMemory(g, train.indices, engine, processes), spread=spread)
         self.g, self.train = g, train
         self.sweeps = 0
         self.noise = 0.0

@@ -22,11 +22,12 @@ from jointensor.models.blocks import KINDS, parse_blocks
 from jointensor.models.joint import JointModel, evaluate_in_batches
 from jointensor.models.multilinear import Multilinear
 from jointensor.predictors.tables import Tables
+from jointensor.solvers.als import Als
 from jointensor.solvers.entries import Entries, Fixed, Half
 from jointensor.solvers.random_state import Generators, RandomState
 from jointensor.solvers.sgd import PIECES, Average, Descent, Exact, Position
-from jointensor.solvers.streamed_als import StreamedAls
 from jointensor.solvers.streamed_entries import Column, StreamedEntries
+from jointensor.solvers.systems_on_disk import SystemsOnDisk
 from jointensor.training.checkpoint import Slot
 from jointensor.training.fit import Fit, check_values, finish, run_trainer
 from jointensor.training.history import OnEpoch
@@ -99,9 +100,9 @@ class StreamedExact(Exact):
 
     def epoch(self, half: Half, fixed: Fixed, train: Entries, position: Position | None = None) -> float:
         """One sweep; the mean squared error after it."""
-        assert isinstance(self.als, StreamedAls)  # made so below
         column, level = _parts(fixed)
-        return self.als.sweep_entries(level if column is None else column)
+        self.als.sweep(level if column is None else column)
+        return self.als.systems.mean_squared_error()
 
 
 class StreamedTrainer(Trainer):
@@ -127,7 +128,8 @@ class StreamedTrainer(Trainer):
 
     def exact(self, g: Multilinear) -> Exact:
         """The exact solver of g."""
-        als = StreamedAls(g, self.train, engine=self.engine, memory=self.systems)
+        systems = SystemsOnDisk(g, self.train, self.engine, self.systems)
+        als = Als(g, systems, spread=self.train.spread or 1.0)
         return StreamedExact(als, self.loss, self.recipe.huber_delta)
 
     def freeze(self, half: Half) -> Fixed:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
-from jointensor.distributed.sharded_rows import share_engine
 from jointensor.errors import RunError
 from jointensor.kernels import Engine, pick_engine
 from jointensor.models.joint import LINKS, JointModel, evaluate_in_batches, is_out_of_memory
@@ -25,6 +24,7 @@ from jointensor.solvers.losses import make_loss
 from jointensor.solvers.random_state import Generators, may_draw
 from jointensor.solvers.sgd import Average, Descent, Exact, Optimizer, Position, Resumable, Solver
 from jointensor.solvers.stopping import Either, Patience, RelativeChange
+from jointensor.solvers.systems import SystemsInMemory
 from jointensor.training.checkpoint import Slot
 from jointensor.training.history import Epoch, OnEpoch
 from jointensor.training.init import initialise
@@ -68,7 +68,7 @@ class Trainer:
         self.seed, self.deadline, self.clock = seed, deadline, clock
         self.on_epoch, self.on_note, self.stopping, self.checkpoint = on_epoch, on_note, stopping, checkpoint
         self.processes = processes
-        self.engine = share_engine(engine or pick_engine("reference", "cpu"), processes)
+        self.engine = engine or pick_engine("reference", "cpu")
         self.sum_of_entries = int(processes.sum(len(train))[0])
         self.loss = make_loss(recipe.loss, huber_delta=recipe.huber_delta)
         self.may_draw = may_draw(model)
@@ -271,16 +271,8 @@ class Trainer:
 
     def exact(self, g: Multilinear) -> Exact:
         """The exact solver of g."""
-        engine, processes = self.engine, self.processes
-        spread = processes.moments(self.train.values)[1] or 1.0
-        als = Als(
-            g,
-            self.train.indices,
-            spread=spread,
-            solver=engine.solve_rows,
-            systems=engine.row_systems,
-            processes=processes,
-        )
+        spread = self.processes.moments(self.train.values)[1] or 1.0
+        als = Als(g, SystemsInMemory(g, self.train.indices, self.engine, self.processes), spread=spread)
         return Exact(als, self.loss, self.recipe.huber_delta)
 
     def stopping_rule(self) -> Either:

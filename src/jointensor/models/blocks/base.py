@@ -68,6 +68,10 @@ class Block(nn.Module):
         """Tables ``(I_k, R)`` without gradients; writing to them writes to the model."""
         return ()
 
+    def effective_tables(self) -> tuple[Tensor, ...]:
+        """Tables as an entry's value is made of them, without gradients."""
+        return self.tables
+
     @property
     def extra_tables(self) -> tuple[Tensor, ...]:
         """Tables that no entry looks up by itself; the block solves them after ``tables``. Their prior mean is zero."""

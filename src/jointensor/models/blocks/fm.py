@@ -51,6 +51,10 @@ class SharedPairs(FactorBlock):
             tables[one.a] = tables[one.a] + one()
         return tables
 
+    def effective_tables(self) -> tuple[Tensor, ...]:
+        """v_n with implicit feedback added, without gradients."""
+        return tuple(table.detach() for table in self.whole_tables())
+
     def forward(self, indices: Tensor) -> Tensor:
         """Values of the entries, ``(batch, modes)`` → ``(batch,)``."""
         return self.values(torch.cat(self.whole_tables()) if len(self.implicit) else self.factors.stacked, indices)
