@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jointensor.data.tensor import SparseTensor
-from jointensor.kernels.numba_trees import BINS, BLOCK, MAX_LEAVES, add_trees
+from jointensor.kernels.numba_trees import BINS
 from jointensor.metrics import rmse
 from jointensor.predictors import Mean, fit_bias, fit_tables, fit_trees
 from jointensor.predictors import trees as module
@@ -30,6 +30,7 @@ from jointensor.predictors.target_encoding import (
     subsets_of,
 )
 from jointensor.predictors.trees import PATIENCE
+from tests.kernels.test_numba_trees import walk
 
 SHAPE, NOBODY = (20, 15, 10), np.arange(0)
 
@@ -54,25 +55,6 @@ def grow(bins, left, leaves, least, count=1, rate=1.0):
     """Trees of so many leaves, with so many entries in each, without validation entries."""
     with patch.multiple(module, LEAVES=leaves, MIN_LEAF_ENTRIES=least):
         return module.grow((bins, left), (bins[:0], left[:0]), count=count, rate=rate)
-
-
-def random_tree(rng, leaves, columns):
-    """Nodes and values of a tree whose leaves are split at random."""
-    nodes, open_ = np.zeros((2 * leaves - 1, 4), dtype=np.int32), [0]
-    nodes[:, 0] = -1
-    for made in range(1, 2 * leaves - 1, 2):
-        at = open_.pop(rng.integers(len(open_)))
-        nodes[at] = (rng.integers(columns), rng.integers(BINS), made, made + 1)
-        open_ += [made, made + 1]
-    return nodes, np.where(nodes[:, 0] < 0, rng.standard_normal(2 * leaves - 1), 0.0)
-
-
-def walk(nodes, values, bins, root=0):
-    """Leaf of one entry and its value."""
-    at = root
-    while nodes[at, 0] >= 0:
-        at = root + (nodes[at, 2] if bins[nodes[at, 0]] <= nodes[at, 1] else nodes[at, 3])
-    return at, values[at]
 
 
 def spread(left, rows):
@@ -124,19 +106,6 @@ def test_a_tree_has_the_leaves_of_plain_python(seed, entries, columns, kinds, mo
     assert np.count_nonzero(nodes[:, 0] < 0) == len(found) <= most
     size = np.sqrt(np.mean(np.square(left, dtype=np.float64)))
     assert all(values[at] == pytest.approx(left[rows].mean(), rel=1e-5, abs=1e-6 * size) for at, rows in found.items())
-
-
-@pytest.mark.parametrize("entries", [1, BLOCK, 2 * BLOCK + 7])
-def test_the_values_of_all_trees_are_added(entries):
-    rng = np.random.default_rng(0)
-    bins = rng.integers(BINS, size=(entries, 3)).astype(np.uint8)
-    trees = [random_tree(rng, leaves, 3) for leaves in (9, 1, 4, MAX_LEAVES)]
-    nodes, values = (np.concatenate(both) for both in zip(*trees, strict=True))
-    roots, predictions = np.array([0, 17, 18, 25]), np.arange(float(entries))
-    assert len(nodes) - 25 == 2 * MAX_LEAVES - 1
-    add_trees(bins, nodes, values, roots, predictions)
-    walked = [sum(walk(nodes, values, row, root)[1] for root in roots) for row in bins]
-    np.testing.assert_allclose(predictions, np.arange(entries) + walked, rtol=1e-12)
 
 
 def test_every_tree_is_fitted_to_the_residuals_of_those_before():
