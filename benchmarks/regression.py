@@ -47,7 +47,12 @@ def compare(options):
 
     def work(job):
         source, model, name = job
-        rows[source.stem, model][name] = run(trees[name], source, model, options)
+        found = run(trees[name], source, model, options)
+        rows[source.stem, model][name] = found
+        print(
+            f"{source.stem} {model} {name}: {found['rmse']} {found.get('seconds')} {found.get('error') or ''}",
+            flush=True,
+        )
 
     with ThreadPoolExecutor(options.at_once) as pool:
         list(pool.map(work, jobs))
