@@ -27,7 +27,8 @@ def run(tree, source, model, options):
             sys.executable, "auto.py", source, "--only", model, "--specs", "julia:4/16", "--split-seeds", "1",
             "--budget", options.budget, "--device", options.device, "--out", folder,
         ]  # fmt: skip
-        environment = os.environ | {"PYTHONPATH": str(tree / "src")}
+        path = os.pathsep.join([str(tree / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = os.environ | {"PYTHONPATH": path}
         done = subprocess.run(
             [str(word) for word in command], cwd=tree / "benchmarks", env=environment, capture_output=True, text=True,
             check=False,
