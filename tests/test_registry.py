@@ -26,11 +26,11 @@ def shapes():
 @pytest.fixture
 def _installed(tmp_path, monkeypatch):
     """A package on the path that brings a shape of its own."""
-    (tmp_path / "hexagons.py").write_text("class Hexagon:\n    sides = 6\n")
+    (tmp_path / "hexagons.py").write_text("class Hexagon:\n    sides = 6\n", encoding="utf-8")
     info = tmp_path / "hexagons-1.0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hexagons\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[jointensor_tests.shapes]\nhexagon = hexagons:Hexagon\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hexagons\nVersion: 1.0\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text("[jointensor_tests.shapes]\nhexagon = hexagons:Hexagon\n", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     yield
     sys.modules.pop("hexagons", None)

@@ -21,7 +21,7 @@ def ran(tmp_path_factory):
     command = [sys.executable, str(SUITE), "--quick", "--threads", "1", "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"MPLBACKEND": "Agg"})
     assert done.returncode == 0, done.stderr
-    return out, json.loads((out / "cpu.json").read_text()), done.stdout
+    return out, json.loads((out / "cpu.json").read_text(encoding="utf-8")), done.stdout
 
 
 def test_every_rival_has_numbers_or_a_reason(ran):

@@ -25,7 +25,7 @@ def test_both_sides_are_measured_for_every_number_of_queries(tmp_path):
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    rows = json.loads((tmp_path / "s.json").read_text())["rows"]
+    rows = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))["rows"]
     assert [row["queries"] for row in rows] == [2000, 5000]
     for row in rows:
         assert row["ratio"] == pytest.approx(row["rival"]["seconds"] / row["ours"]["seconds"])

@@ -35,7 +35,7 @@ def test_the_paper_recipe_has_the_phases_of_the_paper(cli, table, tmp_path):
     out = tmp_path / "run"
     code, _, err = cli("fit", table, *MODES, "--rank", "2/3", "--recipe", "paper", "--out", out, *QUICK)
     assert code == 0, err
-    rows = [json.loads(line) for line in (out / "history.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (out / "history.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [row["phase"] for row in rows] == [
         "warm start",
         "alternate: nonlinear",
@@ -43,7 +43,7 @@ def test_the_paper_recipe_has_the_phases_of_the_paper(cli, table, tmp_path):
         "refine",
         "refine",
     ]
-    assert json.loads((out / "metrics.json").read_text())["linear"] == "cp:2"
+    assert json.loads((out / "metrics.json").read_text(encoding="utf-8"))["linear"] == "cp:2"
 
 
 def test_fit_writes_the_whole_run_folder(fitted):
@@ -74,7 +74,7 @@ def test_fit_writes_the_whole_run_folder(fitted):
         "split",
     ):
         assert key in metrics
-    phases = [json.loads(line)["phase"] for line in (out / "history.jsonl").read_text().splitlines()]
+    phases = [json.loads(line)["phase"] for line in (out / "history.jsonl").read_text(encoding="utf-8").splitlines()]
     solved, alone = phases.index("warm start: nonlinear"), phases.count("warm start: nonlinear")
     assert solved >= 4 * 8
     assert solved % 8 == 0  # eight sweeps with each ridge
@@ -82,7 +82,7 @@ def test_fit_writes_the_whole_run_folder(fitted):
     turns = [*nonlinear, *linear] if metrics["first"] == "linear" else [*["warm start"] * 12, *linear, *nonlinear]
     network = ["warm start: nonlinear"] * alone
     assert phases == [*["warm start"] * solved, *network, *turns, "refine", "refine"]
-    config = json.loads((out / "config.json").read_text())
+    config = json.loads((out / "config.json").read_text(encoding="utf-8"))
     assert config["source"].startswith("/")
     assert len(config["source_sha256"]) == 64
     assert config["rank"] == [2, 3]
@@ -104,7 +104,9 @@ def test_figures_are_those_of_the_standard_split(fitted, table, ratings):
 def test_predictions_come_back_in_order_with_unseen_labels_flagged(cli, fitted, tmp_path):
     out, _ = fitted
     queries = tmp_path / "queries.csv"
-    queries.write_text("note,user,movie,day\nx,00003,B,2021-01-02\ny,nobody,B,2021-01-02\nz,00001,A,2021-01-05\n")
+    queries.write_text(
+        "note,user,movie,day\nx,00003,B,2021-01-02\ny,nobody,B,2021-01-02\nz,00001,A,2021-01-05\n", encoding="utf-8"
+    )
     code, stdout, stderr = cli("predict", out, queries, "--out", tmp_path / "answers.csv")
     assert code == 0
     assert "3 predictions" in stdout
@@ -119,7 +121,7 @@ def test_predictions_come_back_in_order_with_unseen_labels_flagged(cli, fitted, 
 
 def test_leading_zeros_are_part_of_a_label(cli, fitted, tmp_path):
     out, _ = fitted
-    (tmp_path / "q.csv").write_text("user,movie,day\n3,B,2021-01-02\n")
+    (tmp_path / "q.csv").write_text("user,movie,day\n3,B,2021-01-02\n", encoding="utf-8")
     cli("predict", out, tmp_path / "q.csv", "--out", tmp_path / "a.csv")
     assert pl.read_csv(tmp_path / "a.csv")["unseen"].to_list() == [True]
 
@@ -204,13 +206,13 @@ def test_components_are_printed_and_drawn(cli, fitted):
 def test_json_prints_what_metrics_json_holds_and_quiet_prints_nothing(cli, table, tmp_path):
     code, stdout, _ = cli("fit", table, *MODES, "--rank", "1/0", "--out", tmp_path / "a", "--json", *QUICK)
     assert code == 0
-    assert json.loads(stdout) == json.loads((tmp_path / "a" / "metrics.json").read_text())
+    assert json.loads(stdout) == json.loads((tmp_path / "a" / "metrics.json").read_text(encoding="utf-8"))
     assert cli("fit", table, *MODES, "--rank", "1/0", "--out", tmp_path / "b", "--quiet", *QUICK) == (0, "", "")
 
 
 def test_without_test_entries_metrics_say_null(cli, table, tmp_path):
     assert cli("fit", table, *MODES, "--rank", "1/1", "--test", "0", "--out", tmp_path / "run", *QUICK)[0] == 0
-    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text(encoding="utf-8"))
     assert metrics["test"] is None
     assert metrics["valid"]["n"] == 30
 
@@ -224,7 +226,7 @@ def test_a_test_file_may_hold_a_cell_twice(cli, ratings, tmp_path):
         "--out", tmp_path / "run", *QUICK,
     )  # fmt: skip
     assert code == 0, err
-    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["test"]["n"] == 130
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text(encoding="utf-8"))["test"]["n"] == 130
     code, _, err = cli(
         "predict", tmp_path / "run", tmp_path / "test.csv", "--interval", "0.9", "--out", tmp_path / "answers.csv"
     )
@@ -232,11 +234,13 @@ def test_a_test_file_may_hold_a_cell_twice(cli, ratings, tmp_path):
 
 
 def test_a_test_file_of_ones_own_with_an_unseen_label(cli, table, tmp_path):
-    (tmp_path / "test.csv").write_text("user,movie,day,value\n00001,A,2021-01-01,1.5\nnew,A,2021-01-01,2.5\n")
+    (tmp_path / "test.csv").write_text(
+        "user,movie,day,value\n00001,A,2021-01-01,1.5\nnew,A,2021-01-01,2.5\n", encoding="utf-8"
+    )
     code, *_ = cli(
         "fit", table, *MODES, "--rank", "1/1", "--test-file", tmp_path / "test.csv", "--out", tmp_path / "run", *QUICK
     )
-    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text(encoding="utf-8"))
     assert code == 0
     assert (metrics["test"]["n"], metrics["test"]["warm"]["n"], metrics["test"]["cold"]["n"]) == (2, 1, 1)
     assert metrics["entries"]["train"] == 270
@@ -246,7 +250,7 @@ def test_refit_keeps_a_model_of_all_entries_and_the_figures_of_the_other(cli, ta
     arguments = ("fit", table, *MODES, "--rank", "2/2", *QUICK)
     cli(*arguments, "--out", tmp_path / "a")
     cli(*arguments, "--refit", "--out", tmp_path / "b")
-    a, b = (json.loads((tmp_path / name / "metrics.json").read_text()) for name in "ab")
+    a, b = (json.loads((tmp_path / name / "metrics.json").read_text(encoding="utf-8")) for name in "ab")
     assert a["test"] == b["test"]
     assert b["returned"] == {"model": "joint", "refit": True}
     cells = np.array([[1, 1, 1], [2, 2, 2]])
@@ -257,7 +261,7 @@ def test_refit_keeps_a_model_of_all_entries_and_the_figures_of_the_other(cli, ta
 
 def test_a_budget_is_kept(cli, table, tmp_path):
     code, *_ = cli("fit", table, *MODES, "--budget", "0", "--out", tmp_path / "run")
-    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text(encoding="utf-8"))
     assert code == 0
     assert metrics["outcome"] == "budget"
     assert metrics["epochs"] == 0
@@ -270,7 +274,7 @@ def test_same_seed_same_figures_in_another_process_and_the_seed_never_moves_the_
     command = [sys.executable, "-m", "jointensor", *arguments, "--out", str(tmp_path / "b")]
     subprocess.run(command, check=True, capture_output=True)
     cli(*arguments, "--seed", "7", "--out", tmp_path / "c")
-    a, b, c = (json.loads((tmp_path / name / "metrics.json").read_text()) for name in "abc")
+    a, b, c = (json.loads((tmp_path / name / "metrics.json").read_text(encoding="utf-8")) for name in "abc")
     assert a["test"] == b["test"]
     assert a["files"] == b["files"]
     assert a["test"]["rmse"] != c["test"]["rmse"]
@@ -281,7 +285,7 @@ def test_headerless_training_tables_take_queries_with_a_header(cli, tmp_path):
     rng = np.random.default_rng(0)
     rows = sorted({(rng.integers(6), rng.integers(5)) for _ in range(40)})
     (tmp_path / "u.data").write_text(
-        "".join(f"{a}\t{b}\t{a * b + 1}\t{881250949 + 86400 * (a % 3)}\n" for a, b in rows)
+        "".join(f"{a}\t{b}\t{a * b + 1}\t{881250949 + 86400 * (a % 3)}\n" for a, b in rows), encoding="utf-8"
     )
     code, _, stderr = cli(
         "fit", tmp_path / "u.data", "--no-header", "--columns", "user,movie,rating,time",
@@ -289,9 +293,9 @@ def test_headerless_training_tables_take_queries_with_a_header(cli, tmp_path):
         "--value", "rating", "--rank", "1/1", "--out", tmp_path / "run", *QUICK,
     )  # fmt: skip
     assert code == 0, stderr
-    (tmp_path / "q.csv").write_text("user,movie,time\n1,2,881250949\n")
+    (tmp_path / "q.csv").write_text("user,movie,time\n1,2,881250949\n", encoding="utf-8")
     assert cli("predict", tmp_path / "run", tmp_path / "q.csv", "--out", tmp_path / "a.csv")[::2] == (0, "")
-    (tmp_path / "q.tsv").write_text("1\t2\t0\t881250949\n")
+    (tmp_path / "q.tsv").write_text("1\t2\t0\t881250949\n", encoding="utf-8")
     assert cli("predict", tmp_path / "run", tmp_path / "q.tsv", "--out", tmp_path / "b.csv")[0] == 0
     answers = [pl.read_csv(tmp_path / name)["prediction"].to_list() for name in ("a.csv", "b.csv")]
     assert answers[0] == answers[1]
@@ -362,7 +366,7 @@ def _write_bad_files(folder):
         "zero.tns": "0 1 1 2.0\n1 1 1 3.0\n",
     }
     for name, text in texts.items():
-        (folder / name).write_text(text)
+        (folder / name).write_text(text, encoding="utf-8")
     np.savez(folder / "negative.npz", indices=np.array([[-1, 0]]), values=np.ones(1), shape=np.array([2, 2]))
     np.savez(folder / "fraction.npz", indices=np.array([[0.5, 0.0]]), values=np.ones(1), shape=np.array([2, 2]))
     np.savez(folder / "whole.npz", indices=np.zeros((1, 2), int), values=np.ones(1), shape=np.array([2, 2]))
@@ -382,10 +386,10 @@ def test_the_months_of_uber_and_movielens_fit_in_one_command(cli, real, tmp_path
     )  # fmt: skip
     assert code == 0, stderr
     assert "conditional on something having happened" in stderr
-    metrics = json.loads((tmp_path / "uber" / "metrics.json").read_text())
+    metrics = json.loads((tmp_path / "uber" / "metrics.json").read_text(encoding="utf-8"))
     assert metrics["shape"] == [30, 24, 662, 1088]
     (tmp_path / "q.csv").write_text(
-        "Date/Time,Lat,Lon\n4/2/2014 0:11:00,40.769,-73.9549\n9/9/2014 5:00:00,40.769,-73.9549\n"
+        "Date/Time,Lat,Lon\n4/2/2014 0:11:00,40.769,-73.9549\n9/9/2014 5:00:00,40.769,-73.9549\n", encoding="utf-8"
     )
     assert cli("predict", tmp_path / "uber", tmp_path / "q.csv", "--out", tmp_path / "a.csv")[0] == 0
     assert pl.read_csv(tmp_path / "a.csv")["unseen"].to_list() == [False, True]
@@ -395,7 +399,7 @@ def test_the_months_of_uber_and_movielens_fit_in_one_command(cli, real, tmp_path
         "--value", "rating", "--rank", "1/0", "--out", tmp_path / "ml", *quick,
     )  # fmt: skip
     assert code == 0
-    assert json.loads((tmp_path / "ml" / "metrics.json").read_text())["shape"] == list(
+    assert json.loads((tmp_path / "ml" / "metrics.json").read_text(encoding="utf-8"))["shape"] == list(
         read_tensor(real("ml_100k.npz")).tensor.shape
     )
 
@@ -404,7 +408,7 @@ def test_the_months_of_uber_and_movielens_fit_in_one_command(cli, real, tmp_path
 def test_every_split_goes_through_to_a_report(cli, table, tmp_path, rule):
     code, _, stderr = cli("fit", table, *MODES, "--rank", "1/1", "--split", rule, "--out", tmp_path / "run", *QUICK)
     assert code == 0, stderr
-    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text(encoding="utf-8"))
     assert metrics["split"]["rule"] == rule
     assert metrics["test"]["n"] > 0
     cold = metrics["test"]["cold"]["n"] == metrics["test"]["n"]
@@ -413,7 +417,7 @@ def test_every_split_goes_through_to_a_report(cli, table, tmp_path, rule):
 
 def test_labels_that_look_like_markup_or_formulas_are_shown_as_they_are(cli, tmp_path):
     rows = "".join(f"[/x{a}],$\\frac{{{b}$,{a * b + 1}\n" for a in range(6) for b in range(6))
-    (tmp_path / "odd.csv").write_text("a,b,v\n" + rows)
+    (tmp_path / "odd.csv").write_text("a,b,v\n" + rows, encoding="utf-8")
     odd = ("fit", tmp_path / "odd.csv", "--modes", "a,b", "--value", "v", "--rank", "1/0", "--out", tmp_path / "run")
     assert cli(*odd, *QUICK)[0] == 0
     code, stdout, stderr = cli("components", tmp_path / "run")
@@ -424,7 +428,7 @@ def test_labels_that_look_like_markup_or_formulas_are_shown_as_they_are(cli, tmp
 
 def test_semicolons_in_a_csv_are_found(cli, tmp_path):
     rows = "".join(f"{a};{b};{a * b + 1}\n" for a in range(6) for b in range(6))
-    (tmp_path / "s.csv").write_text("a;b;v\n" + rows)
+    (tmp_path / "s.csv").write_text("a;b;v\n" + rows, encoding="utf-8")
     code, _, stderr = cli(
         "fit", tmp_path / "s.csv", "--modes", "a,b", "--value", "v", "--rank", "1/0", "--out", tmp_path / "run", *QUICK
     )
@@ -434,13 +438,13 @@ def test_semicolons_in_a_csv_are_found(cli, tmp_path):
 def test_a_test_file_is_merged_by_the_rule_that_made_the_tensor(cli, tmp_path):
     events = "".join(f"{a},{b},1\n" * (a + b + 1) for a in range(6) for b in range(6))
     for name in ("train.csv", "test.csv"):
-        (tmp_path / name).write_text("a,b,v\n" + events)
+        (tmp_path / name).write_text("a,b,v\n" + events, encoding="utf-8")
     code, _, stderr = cli(
         "fit", tmp_path / "train.csv", "--modes", "a,b", "--value", "v", "--duplicates", "sum", "--rank", "1/0",
         "--test-file", tmp_path / "test.csv", "--out", tmp_path / "run", *QUICK,
     )  # fmt: skip
     assert code == 0, stderr
-    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text(encoding="utf-8"))
     assert metrics["test"]["n"] == 36
     assert metrics["baselines"]["mean"]["test"]["rmse"] > 1
 

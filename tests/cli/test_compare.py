@@ -33,7 +33,7 @@ def archive(ratings, tmp_path):
 
 
 def table_in(out):
-    with (out / "results.csv").open(newline="") as file:
+    with (out / "results.csv").open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
@@ -114,11 +114,11 @@ def test_a_table_is_compared_like_the_tensor_it_stands_for(cli, table, tmp_path)
     )  # fmt: skip
     assert code == 0, stderr
     metrics = json.loads(stdout)
-    cell = json.loads((out / "cells" / "01-julia-costco_2_4-split0-seed1.json").read_text())
+    cell = json.loads((out / "cells" / "01-julia-costco_2_4-split0-seed1.json").read_text(encoding="utf-8"))
     assert (cell["test"], cell["valid"]) == (metrics["test"], metrics["valid"])
-    cell = json.loads((out / "cells" / "00-interp-split0-seed0.json").read_text())
+    cell = json.loads((out / "cells" / "00-interp-split0-seed0.json").read_text(encoding="utf-8"))
     assert cell["test"] == metrics["baselines"]["interp"]["test"]
-    assert json.loads((out / "config.json").read_text())["table"]["value"] == "value"
+    assert json.loads((out / "config.json").read_text(encoding="utf-8"))["table"]["value"] == "value"
 
 
 def test_options_reach_the_comparison(cli, archive, tmp_path):
@@ -129,11 +129,11 @@ def test_options_reach_the_comparison(cli, archive, tmp_path):
         *ONE, *QUICK,
     )  # fmt: skip
     assert cli(*asked)[0] == 0
-    config = json.loads((out / "config.json").read_text())
+    config = json.loads((out / "config.json").read_text(encoding="utf-8"))
     assert config["source"] == str(archive)
     assert config["recipe_changes"] == QUICK_CHANGES | {"loss": "absolute", "restarts": 0}
     assert (config["seeds"], config["split_seeds"], config["budget"]) == (1, 2, 60.0)
-    cells = [json.loads(path.read_text()) for path in sorted((out / "cells").iterdir())]
+    cells = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((out / "cells").iterdir())]
     assert [(cell["model"], cell["split_seed"]) for cell in cells] == [
         ("mean", 0), ("mean", 1), ("cp:1,rounds=3", 0), ("cp:1,rounds=3", 1),
     ]  # fmt: skip
@@ -348,10 +348,10 @@ def test_tucker_is_fitted_and_predicts(cli, table, tmp_path, arguments, by_hand,
     metrics = json.loads(stdout)
     assert metrics["parameters"] == parameters
     queries = tmp_path / "queries.csv"
-    queries.write_text("user,movie,day\n00003,B,2021-01-02\n00011,I,2021-01-05\n00000,A,2021-01-01\n")
+    queries.write_text("user,movie,day\n00003,B,2021-01-02\n00011,I,2021-01-05\n00000,A,2021-01-01\n", encoding="utf-8")
     code, _, stderr = cli("predict", run, queries, "--out", tmp_path / "answers.csv")
     assert code == 0, stderr
-    labels = json.loads((run / "labels.json").read_text())["modes"]
+    labels = json.loads((run / "labels.json").read_text(encoding="utf-8"))["modes"]
     asked = (("00003", "B", "2021-01-02"), ("00011", "I", "2021-01-05"), ("00000", "A", "2021-01-01"))
     cells = np.array([[mode["labels"].index(label) for mode, label in zip(labels, row, strict=True)] for row in asked])
     answers = pl.read_csv(tmp_path / "answers.csv")

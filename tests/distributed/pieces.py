@@ -150,8 +150,8 @@ def main():
         "together": kept_together(processes),
     }
     processes.leave()
-    found["threads"] = [one.read_text().strip() for one in Path("/proc/self/task").glob("*/comm")]
-    Path(sys.argv[1], f"{processes.rank}.json").write_text(json.dumps(found))
+    found["threads"] = [one.read_text(encoding="utf-8").strip() for one in Path("/proc/self/task").glob("*/comm")]
+    Path(sys.argv[1], f"{processes.rank}.json").write_text(json.dumps(found), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -104,7 +104,7 @@ def test_a_folder_that_was_begun_is_gone_on_with_by_joined_processes_only(joined
     write_json(out / METRICS, {"test": 1})
     with pytest.raises(RunError, match="exists already; give another"), run_folder(out, asked, joined):
         pass
-    assert json.loads((out / CONFIG).read_text())["source"] == "a"
+    assert json.loads((out / CONFIG).read_text(encoding="utf-8"))["source"] == "a"
 
 
 def test_a_run_that_was_finished_is_not_begun_again_by_a_restart(joined, tmp_path, monkeypatch):

@@ -21,7 +21,7 @@ def seen(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pieces")
     done = torchrun("-m", "tests.distributed.pieces", folder)
     assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+    return [json.loads((folder / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(2)]
 
 
 def test_no_thread_outlives_the_last_message(seen):

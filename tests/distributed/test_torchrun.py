@@ -36,7 +36,7 @@ def together(source, out, *options, **how):
 
 
 def metrics_of(out):
-    return json.loads((out / "metrics.json").read_text())
+    return json.loads((out / "metrics.json").read_text(encoding="utf-8"))
 
 
 def test_two_processes_find_what_one_finds_each_with_half_of_the_entries(source, tmp_path):

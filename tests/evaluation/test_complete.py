@@ -115,7 +115,7 @@ def test_without_entries_nothing_is_observed():
 
 
 def test_a_condition_reads_no_files(tmp_path):
-    (tmp_path / "secret.csv").write_text("password\nhunter2\n")
+    (tmp_path / "secret.csv").write_text("password\nhunter2\n", encoding="utf-8")
     for text in (f"a IN (SELECT password FROM read_csv('{tmp_path}/secret.csv'))", "a IN (FROM 'secret.csv')"):
         with pytest.raises(ConfigError) as found:
             select((Mode("a", 3), Mode("b", 2)), text)

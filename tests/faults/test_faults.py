@@ -218,11 +218,11 @@ def test_a_killed_worker_of_a_comparison_is_one_line_and_finished_cells_are_kept
     assert subprocess.run(arguments, check=False, stderr=subprocess.DEVNULL).returncode == 0
     for name, written in kept.items():
         assert (out / "cells" / name).stat().st_mtime_ns == written
-    assert len(json.loads((out / "config.json").read_text())["models"]) == 4
+    assert len(json.loads((out / "config.json").read_text(encoding="utf-8"))["models"]) == 4
 
 
 def children(pid):
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()]
 
 
 def cmdline(pid):

@@ -247,7 +247,7 @@ def test_dates_that_only_later_rows_explain_are_read_the_same_way_throughout(tmp
 def test_errors_are_those_of_the_whole_table_and_leave_nothing(text, words, tmp_path, monkeypatch):
     monkeypatch.setattr(predicting, "CHUNK", 2)
     queries = tmp_path / "q.csv"
-    queries.write_text(text)
+    queries.write_text(text, encoding="utf-8")
     with pytest.raises(DataError, match=words):
         predict_file(sql_run("x"), queries, tmp_path / "a.csv")
     assert list(tmp_path.iterdir()) == [queries]
@@ -268,10 +268,10 @@ def test_a_failure_in_the_middle_leaves_what_was_there(failure, out, tmp_path, m
     monkeypatch.setattr(Serving, "answer", failing)
     write_table(some_queries(200), tmp_path / "q.parquet")
     target = tmp_path / f"a.{out}"
-    target.write_text("before")
+    target.write_text("before", encoding="utf-8")
     with pytest.raises(failure if isinstance(failure, type) else DataError) as _caught:  # which keeps its frames
         predict_file(RUN, tmp_path / "q.parquet", target)
-    assert target.read_text() == "before"
+    assert target.read_text(encoding="utf-8") == "before"
     assert len(list(tmp_path.iterdir())) == 2
     assert not [one for one in threading.enumerate() if one.name.startswith("ahead")]
 

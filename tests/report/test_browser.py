@@ -45,7 +45,7 @@ document.getElementById("page").onload = () => {{
 def browse(page, tmp_path, width):
     """What a window of this width shows: figures by name, and what the console said."""
     probe = tmp_path / f"probe{width}.html"
-    probe.write_text(MEASURE.format(page=page.as_uri(), width=width))
+    probe.write_text(MEASURE.format(page=page.as_uri(), width=width), encoding="utf-8")
     done = subprocess.run(
         [
             CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-web-security",
@@ -71,7 +71,7 @@ def pages(tmp_path_factory):
                 if (i + 2 * j + k) % 4:
                     name = f"somebody with quite a long name {i}"
                     lines.append(f"{name},<b>thing</b> & {j},2024-01-{k:02d},{(i + 1) * (j + 1) + (k % 3)}")
-    (folder / "table.csv").write_text("\n".join(lines))
+    (folder / "table.csv").write_text("\n".join(lines), encoding="utf-8")
     given = [str(folder / "table.csv"), "--modes", "who,what,day", "--value", "value", "--quiet"]
     for words in (
         ["fit", *given, "--rank", "2/2", "--budget", "5", "--out", str(folder / "fit")],

@@ -34,7 +34,7 @@ ASKED = {"plain": [], "refit": ["--refit"], "memory": ["--linear", "cp:2+tables"
 def fitted(tmp_path_factory):
     """Run folders of one table, each fitted when it is first asked for."""
     folder, rng = tmp_path_factory.mktemp("runs"), np.random.default_rng(0)
-    with (folder / "table.csv").open("w", newline="") as file:
+    with (folder / "table.csv").open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
         rows.writerow(["<i>who", "what", "day", "value"])
         for i, j, k in np.argwhere(rng.random((12, 6, 9)) < 0.7):
@@ -56,7 +56,7 @@ def copy(fitted, tmp_path):
 
 
 def read(path, name):
-    return json.loads((path / f"{name}.json").read_text())
+    return json.loads((path / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def render(path, **changes):
@@ -78,7 +78,7 @@ def drawings(page, named=""):
 
 
 def test_a_page_says_what_was_measured(fitted):
-    page, metrics = (fitted("plain") / "report.html").read_text(), read(fitted("plain"), "metrics")
+    page, metrics = (fitted("plain") / "report.html").read_text(encoding="utf-8"), read(fitted("plain"), "metrics")
     assert len(drawings(page)) > 8
     assert html.escape(f"{EVIL}3") in page
     mean = metrics["baselines"]["mean"]["test"]["rmse"]
@@ -142,15 +142,15 @@ def test_the_command_can_be_repeated(fitted, word):
 
 
 def test_the_page_is_written_again_without_the_source_and_even_without_facts(copy, fitted):
-    page, table = (copy / "report.html").read_text(), fitted("plain").parent / "table.csv"
+    page, table = (copy / "report.html").read_text(encoding="utf-8"), fitted("plain").parent / "table.csv"
     (copy / "report.html").unlink()
     table.rename(table.with_suffix(".gone"))
     done = CliRunner().invoke(app, ["report", str(copy)])
     table.with_suffix(".gone").rename(table)
     assert done.exit_code == 0, done.output
-    assert (copy / "report.html").read_text() == page
+    assert (copy / "report.html").read_text(encoding="utf-8") == page
     (copy / "report.json").unlink()
-    again = report(copy).read_text()
+    again = report(copy).read_text(encoding="utf-8")
     assert drawings(again) == []
     assert f"<td>{read(copy, 'metrics')['test']['rmse']:.4g}</td>" in again
 
@@ -170,12 +170,14 @@ def test_what_cannot_be_reported_is_one_line(copy, monkeypatch, capsys, missing)
 def test_a_comparison_names_the_best_the_far_and_the_failed(copy):
     figures = {"good": 1.0, f"{EVIL}best": 0.5, "far": 50.0, "failed": None}
     (copy / "cells").mkdir()
-    (copy / "config.json").write_text(json.dumps({"source": "/here/<i>.csv", "models": list(figures)}))
+    (copy / "config.json").write_text(
+        json.dumps({"source": "/here/<i>.csv", "models": list(figures)}), encoding="utf-8"
+    )
     for model, rmse in figures.items():
         test = None if rmse is None else {"rmse": rmse, "mae": rmse, "rfe": rmse, "n": 9}
         cell = {"model": model, "test": test, "mean_rmse": 2.0, "parameters": 3, "seconds": 1.0, "success": True}
-        (copy / "cells" / f"{rmse}.json").write_text(json.dumps(cell))
-    page = report(copy).read_text()
+        (copy / "cells" / f"{rmse}.json").write_text(json.dumps(cell), encoding="utf-8")
+    page = report(copy).read_text(encoding="utf-8")
     ends = [text.text for text in drawings(page)[0].iter("text") if text.get("class") == "end"]
     assert ends == [f"{EVIL}best", "good"]
     assert re.search(r"not drawn: far<.*every fit failed: failed\.", page, re.DOTALL)
@@ -190,7 +192,7 @@ def luminance(colour):
 
 @pytest.mark.parametrize("theme", [0, 1])
 def test_text_and_marks_stand_out_in_light_and_dark(theme):
-    text = files("jointensor.report").joinpath("base.html.j2").read_text()
+    text = files("jointensor.report").joinpath("base.html.j2").read_text(encoding="utf-8")
     colours = dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", re.findall(r":root \{(.*?)\}", text, re.DOTALL)[theme]))
     for name in ("ink", "soft", "one", "two"):
         for behind in ("page", "card"):
@@ -271,11 +273,11 @@ def test_attempts_say_how_they_went(fitted):
 
 def test_columns_of_a_comparison_that_nobody_fills_are_left_out(copy):
     (copy / "cells").mkdir()
-    (copy / "config.json").write_text(json.dumps({"source": "x.csv", "models": ["mean"]}))
+    (copy / "config.json").write_text(json.dumps({"source": "x.csv", "models": ["mean"]}), encoding="utf-8")
     test = {"rmse": 1.0, "mae": 1.0, "rfe": 1.0, "n": 9}
     cell = {"model": "mean", "test": test, "mean_rmse": 2.0, "parameters": 3, "seconds": 1.0, "success": True}
-    (copy / "cells" / "0.json").write_text(json.dumps(cell))
-    page = report(copy).read_text()
+    (copy / "cells" / "0.json").write_text(json.dumps(cell), encoding="utf-8")
+    page = report(copy).read_text(encoding="utf-8")
     assert "dead f" not in page
     assert '<td data-is="RMSE">1</td>' in page
     assert 'class="dot hollow"' in page  # one fit has no spread

@@ -46,7 +46,7 @@ def test_an_experiment_runs_quickly_and_goes_on_where_it_stopped(name, ran):
         assert one.claim in text
         assert one.answer in ("holds", "holds in part", "does not hold", "cannot be tested here")
     for picture in setting.out.glob("*.svg"):
-        ET.fromstring(picture.read_text())
+        ET.fromstring(picture.read_text(encoding="utf-8"))
         assert picture.name in text
     cells = {path: path.stat().st_mtime_ns for path in setting.out.rglob("cells/*.json")}
     again, _ = reproduce(name, setting)
@@ -69,7 +69,9 @@ def test_a_page_of_what_is_finished_leaves_the_rest_out(name, ran, tmp_path):
     assert not any(path.exists() for path in gone)
     if name == "table2":  # what failed is there, and says so
         spec = "julia:4/16"
-        gone[0].write_text(json.dumps({"model": spec, "error": "no memory", "test": None, "success": False}))
+        gone[0].write_text(
+            json.dumps({"model": spec, "error": "no memory", "test": None, "success": False}), encoding="utf-8"
+        )
         assert next(row for row in reproduce(name, ready)[0].rows if row[0] == "JULIA")[1].startswith("failed")
     if name == "figure3":
         assert len(part.rows) == len(whole.rows) - 1
@@ -143,6 +145,6 @@ def test_the_command_prints_the_table_and_writes_the_page(tmp_path):
     words = ["reproduce", "table1", "--quick", "--only", "Facebook,NeurIPS", "--out", str(tmp_path / "out")]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
-    assert "42390 × 39986 × 1506" in (tmp_path / "out" / "table1.md").read_text()
+    assert "42390 × 39986 × 1506" in (tmp_path / "out" / "table1.md").read_text(encoding="utf-8")
     found = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
     assert [row[0] for row in found["rows"]] == ["Facebook", "NeurIPS"]

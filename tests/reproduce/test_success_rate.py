@@ -21,7 +21,7 @@ SHORT = {"warm_epochs": 1, "rounds": 1, "refine_epochs": 2, "batch_size": 32}
 
 
 def cells_in(out):
-    return [json.loads(path.read_text()) for path in sorted((out / "cells").iterdir())]
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted((out / "cells").iterdir())]
 
 
 def is_picture(path):
@@ -123,12 +123,12 @@ def test_the_command_prints_its_table_and_writes_it_with_a_picture(tmp_path, cap
     out = tmp_path / "out"
     main([str(tmp_path / "tiny.npz"), "--out", str(out), "--seeds", "1", "--jobs", "1", "--device", "cpu"])
     printed = capsys.readouterr().out
-    assert printed == (out / "success.md").read_text()
+    assert printed == (out / "success.md").read_text(encoding="utf-8")
     assert len(printed.splitlines()) == 2 + 8
     assert all(line.startswith("| tiny | ") for line in printed.splitlines()[2:])
     assert is_picture(out / "success.png")
-    kept = json.loads((out / "success.json").read_text())
+    kept = json.loads((out / "success.json").read_text(encoding="utf-8"))
     assert as_markdown(kept) == printed
     assert len(cells_in(out / "tiny")) == 8
-    config = json.loads((out / "tiny" / "config.json").read_text())
+    config = json.loads((out / "tiny" / "config.json").read_text(encoding="utf-8"))
     assert (config["seeds"], config["recipe"], config["recipe_changes"]) == (1, "paper", {})

@@ -119,7 +119,7 @@ class Told(list):
 
 
 def cells_in(out):
-    return [json.loads(path.read_text()) for path in sorted((out / "cells").iterdir())]
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted((out / "cells").iterdir())]
 
 
 def cells_by_place(out):
@@ -127,7 +127,7 @@ def cells_by_place(out):
 
 
 def table_in(out):
-    with (out / "results.csv").open(newline="") as file:
+    with (out / "results.csv").open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
@@ -283,23 +283,23 @@ def _remove(file):
 
 
 def _cut_off(file):
-    file.write_text(file.read_text()[:100])
+    file.write_text(file.read_text(encoding="utf-8")[:100], encoding="utf-8")
 
 
 def _empty(file):
-    file.write_text("")
+    file.write_text("", encoding="utf-8")
 
 
 def _fail(file):
-    cell = json.loads(file.read_text())
-    file.write_text(json.dumps(cell | {"error": "out of memory", "test": None, "success": False}))
+    cell = json.loads(file.read_text(encoding="utf-8"))
+    file.write_text(json.dumps(cell | {"error": "out of memory", "test": None, "success": False}), encoding="utf-8")
 
 
 @pytest.mark.parametrize("damage", [_remove, _cut_off, _empty, _fail])
 def test_only_a_cell_that_is_not_whole_is_run_again(config, copy, damage):
     place = ("julia:2/3", 1, 0)
     file = copy / "cells" / "05-julia_2_3-split1-seed0.json"
-    cell = json.loads(file.read_text())
+    cell = json.loads(file.read_text(encoding="utf-8"))
     assert (cell["model"], cell["split_seed"], cell["seed"]) == place
     before = times_of(copy)
     results = {row["model"]: row["rmse"] for row in table_in(copy)}
@@ -308,7 +308,7 @@ def test_only_a_cell_that_is_not_whole_is_run_again(config, copy, damage):
     told = Told()
     compare(config, copy, on_cell=told)
     assert told == [(*place, 22, 22)]
-    assert without_times(json.loads(file.read_text())) == without_times(cell)
+    assert without_times(json.loads(file.read_text(encoding="utf-8"))) == without_times(cell)
     after = times_of(copy)
     assert {name for name in before if after[name] != before[name]} == {file.name}
     assert {row["model"]: row["rmse"] for row in table_in(copy)} == results
@@ -376,7 +376,7 @@ def test_data_that_changed_are_read_again_for_a_new_comparison(tmp_path):
 def test_a_folder_that_is_no_comparison_is_refused_and_left_alone(config, source, tmp_path):
     plain, single = tmp_path / "plain", tmp_path / "single"
     plain.mkdir()
-    (plain / "letter.txt").write_text("dear diary")
+    (plain / "letter.txt").write_text("dear diary", encoding="utf-8")
     assert refused(RunError, config, plain) == f"{plain} exists already; give another --out, or remove it"
     assert snapshot(plain).keys() == {(plain / "letter.txt").relative_to(plain)}
     run(RunConfig(str(source), rank=(1, 0), recipe_changes=QUICK), single)
@@ -386,7 +386,7 @@ def test_a_folder_that_is_no_comparison_is_refused_and_left_alone(config, source
 
 
 def test_a_damaged_config_is_said_to_be_damaged(config, copy):
-    (copy / "config.json").write_text("{")
+    (copy / "config.json").write_text("{", encoding="utf-8")
     assert refused(RunError, config, copy).startswith(f"{copy / 'config.json'} is damaged: ")
 
 
@@ -469,7 +469,7 @@ def test_a_model_that_fails_keeps_its_row_and_the_others_their_figures(registry,
         assert {cell["error"] for cell in mine} == {"out of paper"}
         assert all(cell["test"] is None for cell in mine)
     assert [row["model"] for row in rows if row["best"]] == ["cp:2"]
-    markdown = (tmp_path / "out" / "results.md").read_text().splitlines()
+    markdown = (tmp_path / "out" / "results.md").read_text(encoding="utf-8").splitlines()
     assert markdown[3] == "| failing:2 | – | – | – | – | – | – | – | 0 % | – |"
 
 
@@ -477,7 +477,7 @@ def test_a_comparison_of_nothing_but_failures_is_still_a_table(registry, source,
     registry.register("failing")(Failing)
     rows = compare(CompareConfig(str(source), ("failing:2",), seeds=2, recipe_changes=QUICK), tmp_path / "out")
     assert [(row["rmse"], row["success_rate"], row["best"]) for row in rows] == [(None, 0.0, False)]
-    assert "**" not in (tmp_path / "out" / "results.md").read_text()
+    assert "**" not in (tmp_path / "out" / "results.md").read_text(encoding="utf-8")
 
 
 def test_a_network_that_torch_refuses_to_train_keeps_its_row_too(registry, source, tmp_path):
@@ -505,7 +505,7 @@ def test_a_dead_network_inside_julia_is_counted_and_no_failure(registry, source,
     assert (alive["nonlinear_dead"], alive["success_rate"]) == (0, 1.0)
     assert (alone["nonlinear_dead"], alone["success_rate"], alone["restarts"]) == (2, 0.0, 2)
     assert alone["rfe"] == pytest.approx(1.0, rel=1e-6)  # nothing but zeros
-    _, _, *lines = (tmp_path / "out" / "results.md").read_text().splitlines()
+    _, _, *lines = (tmp_path / "out" / "results.md").read_text(encoding="utf-8").splitlines()
     assert [line.strip("|* ").split(" | ")[-1].strip("*") for line in lines] == ["2", "2", "–"]
 
 
@@ -537,7 +537,7 @@ def test_every_fit_keeps_to_the_same_budget(source, tmp_path):
 
 
 def test_the_best_row_of_the_markdown_table_is_bold_and_no_other(finished):
-    _, rule, *lines = (finished / "results.md").read_text().splitlines()
+    _, rule, *lines = (finished / "results.md").read_text(encoding="utf-8").splitlines()
     assert rule == "|---" + "|---:" * 9 + "|"
     rows = table_in(finished)
     best = min(range(len(rows)), key=lambda k: float(rows[k]["rmse"]))
@@ -566,11 +566,11 @@ def test_the_folder_says_what_was_asked(finished, source):
         "accuracy.png", "accuracy_time.png", "cells", "config.json", "environment.json", "report.html",
         "results.csv", "results.md",
     ]  # fmt: skip
-    asked = json.loads((finished / "config.json").read_text())
+    asked = json.loads((finished / "config.json").read_text(encoding="utf-8"))
     assert asked["source"] == str(source)
     assert asked["models"] == list(MODELS)
     assert asked["recipe_changes"] == QUICK
-    assert json.loads((finished / "environment.json").read_text())["packages"]["torch"]
+    assert json.loads((finished / "environment.json").read_text(encoding="utf-8"))["packages"]["torch"]
 
 
 @pytest.mark.slow

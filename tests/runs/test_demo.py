@@ -29,7 +29,10 @@ def test_the_demo_writes_what_it_says_and_its_models_beat_the_baselines(cli, tmp
     epidemic = make_epidemic(0)
     assert filled.height == np.prod(epidemic.observed.shape)
     assert int(filled["observed"].sum()) == len(epidemic.observed)
-    figures = {name: json.loads((out / name / "metrics.json").read_text()) for name in ("run", "run-cp", "run-network")}
+    figures = {
+        name: json.loads((out / name / "metrics.json").read_text(encoding="utf-8"))
+        for name in ("run", "run-cp", "run-network")
+    }
     joint = figures["run"]["test"]["rmse"]
     assert joint < 1.1 * min(one["test"]["rmse"] for one in figures.values())
     for baseline in figures["run"]["baselines"].values():

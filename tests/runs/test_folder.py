@@ -58,14 +58,14 @@ def _tamper(out):
 def _relabel(out):
     labels = json.loads((out / "labels.json").read_text(encoding="utf-8"))
     labels["modes"][0]["labels"][0] = "someone else"
-    (out / "labels.json").write_text(json.dumps(labels))
+    (out / "labels.json").write_text(json.dumps(labels), encoding="utf-8")
 
 
 @pytest.mark.parametrize("damage", [_truncate, _tamper, _relabel, lambda out: (out / "model.safetensors").unlink()])
 def test_damaged_weights_and_labels_are_refused(cli, fitted, tmp_path, damage):
     out, _ = fitted
     damage(out)
-    (tmp_path / "q.csv").write_text("user,movie,day\n00003,B,2021-01-02\n")
+    (tmp_path / "q.csv").write_text("user,movie,day\n00003,B,2021-01-02\n", encoding="utf-8")
     code, _, stderr = cli("predict", out, tmp_path / "q.csv", "--out", tmp_path / "a.csv")
     assert code == 1
     assert "checksum" in stderr
@@ -135,7 +135,7 @@ def test_a_killed_run_leaves_nothing_that_loads_and_can_be_resumed(cli, table, t
         load_run(out)
     config = json.loads((out / "config.json").read_text(encoding="utf-8"))
     config["recipe_changes"] = {"warm_epochs": 1, "rounds": 1, "refine_epochs": 1}
-    (out / "config.json").write_text(json.dumps(config))
+    (out / "config.json").write_text(json.dumps(config), encoding="utf-8")
     assert cli("fit", "--resume", out)[0] == 0
 
 
