@@ -56,7 +56,7 @@ def test_results_go_to_stdout_and_progress_to_stderr(cli, archive, tmp_path):
     for line, row in zip(shown, rows, strict=True):
         assert f"{100 * float(row['skill']):+.1f}" in line
         assert f"{int(row['parameters']):,}" in line
-    assert " ".join(last) == f"mean ± standard deviation over fits; every figure, cell by cell: {out}"
+    assert " ".join(last) == f"mean ± standard deviation over fits; figures of every fit: {out}"
     lines = stderr.splitlines()
     assert any(line.startswith("SparseTensor 12 x 9 x 5 (user, movie, day): 300 entries") for line in lines)
     counted = [line for line in lines if " of 5  " in line]
@@ -97,7 +97,7 @@ def test_the_same_command_again_runs_nothing_and_prints_the_same_table(cli, arch
     assert first[1] == second[1]
     assert " of 3  " in first[2]
     assert " of 3  " not in second[2]
-    assert "3 of 3 cells are there already" in second[2]
+    assert "3 of 3 fits are there already" in second[2]
 
 
 def test_a_table_is_compared_like_the_tensor_it_stands_for(cli, table, tmp_path):
@@ -157,7 +157,7 @@ def test_a_network_that_ended_as_a_constant_is_pointed_out(cli, registry, archiv
     code, _, stderr = cli(*asked)
     assert code == 0
     assert (
-        "the network ended as a constant in julia-silent:1/2 (2 of 2): what is left there is the multilinear part"
+        "the network ended as a constant in julia-silent:1/2 (2 of 2): only the multilinear part predicts there"
         in stderr.splitlines()
     )
 

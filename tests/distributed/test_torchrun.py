@@ -1,7 +1,6 @@
 """Fits by two processes under torchrun: what one process finds, and ends that are the same for all."""
 
 import json
-import time
 
 import pytest
 from typer.testing import CliRunner
@@ -57,12 +56,10 @@ def test_two_processes_find_what_one_finds_each_with_half_of_the_entries(source,
 
 @pytest.mark.slow
 def test_a_process_that_fails_ends_all_with_its_message(source, tmp_path):
-    begin = time.monotonic()
     done = torchrun("-m", "tests.distributed.trouble", "lost", "fit", source, "--out", tmp_path / "run", *SMALL)
     assert done.returncode != 0
     assert done.stderr.count("error: there is no file") == 1
     assert done.stderr.count("error: ") == 1
-    assert time.monotonic() - begin < 60
 
 
 @pytest.mark.slow
@@ -76,22 +73,18 @@ def test_processes_must_read_the_same_source(source, tmp_path):
 
 @pytest.mark.slow
 def test_a_failure_in_the_middle_of_training_ends_all_with_its_message(source, tmp_path):
-    begin = time.monotonic()
     done = torchrun("-m", "tests.distributed.trouble", "fails", "fit", source, "--out", tmp_path / "run", *WEAK)
     assert done.returncode != 0
     assert done.stderr.count("ArithmeticError: the network of process 1 fell over") == 1
     assert "error: one of the 2 processes" not in done.stderr
-    assert time.monotonic() - begin < 60
 
 
 @pytest.mark.slow
 def test_a_process_that_does_not_answer_is_given_up(source, tmp_path):
-    begin = time.monotonic()
     given = ("fit", source, "--out", tmp_path / "run", *WEAK)
     done = torchrun("-m", "tests.distributed.trouble", "sleeps", *given, JOINTENSOR_TIMEOUT="8")
     assert done.returncode != 0
     assert done.stderr.count("error: one of the 2 processes has ended or does not answer") == 1
-    assert time.monotonic() - begin < 60
 
 
 @pytest.mark.slow

@@ -197,15 +197,14 @@ def test_queries_that_are_cut_off_while_they_are_answered_leave_no_answer(source
 
 
 @pytest.mark.slow
-def test_a_killed_worker_of_a_comparison_is_one_line_and_finished_cells_are_kept(source, tmp_path):
+def test_a_killed_worker_of_a_comparison_is_one_line_and_finished_fits_are_kept(source, tmp_path):
     out = tmp_path / "compared"
     arguments = command(
         "compare", source, "mean", "bias", "cp:2", "julia:2/3", "--seeds", "2", "--jobs", "2", "--out", out, "--quiet",
         "--set", "refine_epochs=60", "--set", "tolerance=0", "--set", "patience=0", "--set", "batch_size=64",
     )  # fmt: skip
     process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 90
-    while len(list((out / "cells").glob("*.json"))) < 2 and process.poll() is None and time.monotonic() < deadline:
+    while len(list((out / "cells").glob("*.json"))) < 2 and process.poll() is None:
         time.sleep(0.05)
     victim = next(pid for pid in children(process.pid) if "spawn_main" in cmdline(pid))
     os.kill(victim, signal.SIGKILL)

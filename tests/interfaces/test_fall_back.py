@@ -9,7 +9,7 @@ import pytest
 from jointensor import SparseTensor, TensorCompleter, split, write_tensor
 from jointensor.predictors import fit_bias
 from jointensor.report.pages import figure_rows
-from jointensor.runs.compare_cells import Cell, CompareConfig, run_cell
+from jointensor.runs.compare_fits import CompareConfig, ComparedFit, run_fit
 from jointensor.runs.folder import load_run
 from jointensor.runs.model_specs import parse_model
 from jointensor.training.recipe import RECIPES
@@ -97,7 +97,7 @@ def test_a_comparison_never_falls_back(cli, noisy, tmp_path):
     config = CompareConfig(
         str(noisy), ("julia:2/8,fall_back=true",), recipe="default", recipe_changes=changes, device="cpu"
     )
-    cell = run_cell(config, Cell(0, 0, 0))
+    cell = run_fit(config, ComparedFit(0, 0, 0))
     assert (cell["valid"], cell["test"]) == (own["valid"], own["test"])
     assert not parse_model("julia:2/8").recipe("default", fall_back=True).fall_back
 

@@ -49,7 +49,7 @@ def rows(source, out):
     return success_rates(source, out, seeds=SEEDS, jobs=1, device="cpu", changes=SHORT)
 
 
-def cells_of(row, out):
+def planned_fits(row, out):
     return [cell for cell in cells_in(out) if cell["model"] == METHODS[row["method"]] + STARTS[row["start"]]]
 
 
@@ -58,15 +58,15 @@ def test_every_method_is_fitted_from_both_starts_once_per_seed(rows, out):
         ("visits", method, start) for method in METHODS for start in STARTS
     ]
     for row in rows:
-        assert [cell["seed"] for cell in cells_of(row, out)] == list(range(SEEDS))
+        assert [cell["seed"] for cell in planned_fits(row, out)] == list(range(SEEDS))
         if row["start"] == "raw":
-            assert [len(cell["attempts"]) for cell in cells_of(row, out)] == [1] * SEEDS
+            assert [len(cell["attempts"]) for cell in planned_fits(row, out)] == [1] * SEEDS
     assert len(cells_in(out)) == len(METHODS) * len(STARTS) * SEEDS
 
 
 def test_a_success_is_an_error_below_one_from_predictions_that_vary(rows, out):
     for row in rows:
-        mine = cells_of(row, out)
+        mine = planned_fits(row, out)
         good = [cell["test"]["rfe"] < 1 and cell["outcome"] not in ("dead", "diverged") for cell in mine]
         at_once = [success and len(cell["attempts"]) == 1 for success, cell in zip(good, mine, strict=True)]
         assert row["success_rate"] == pytest.approx(np.mean(good))
@@ -81,7 +81,7 @@ def test_the_table_shows_counts_and_medians(rows, out):
     assert title == "| tensor | method | start | success | without a restart | dead networks | median RMSE |"
     assert rule.count("|") == title.count("|")
     for line, row in zip(lines, rows, strict=True):
-        mine = cells_of(row, out)
+        mine = planned_fits(row, out)
         assert line.strip("| ").split(" | ") == [
             "visits",
             row["method"],

@@ -11,7 +11,7 @@ from jointensor.data.synthetic import make_joint
 from jointensor.errors import JointensorError, RunError
 from jointensor.report import schema
 from jointensor.runs.compare import compare
-from jointensor.runs.compare_cells import CompareConfig
+from jointensor.runs.compare_fits import CompareConfig
 from jointensor.runs.config import RunConfig
 from jointensor.runs.pipeline import run
 from jointensor.runs.report import report

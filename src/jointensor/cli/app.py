@@ -297,8 +297,8 @@ def compare(
         device=device, budget=budget, no_restart=no_restart, separator=separator, no_header=no_header, columns=columns,
     )  # fmt: skip
     screen = Screen(quiet=quiet, json=json)
-    with screen.counting("fits") as (listener, on_cell):
-        rows = compare_models(config, out, jobs=jobs, listener=listener, on_cell=on_cell)
+    with screen.counting("fits") as (listener, on_fit):
+        rows = compare_models(config, out, jobs=jobs, listener=listener, on_fit=on_fit)
     screen.comparison(rows, out)
     if all(row["rmse"] is None for row in rows):
         raise RunError(f"no model could be fitted; {out / 'cells'} says why")
@@ -353,7 +353,7 @@ def reproduce(
     name: Annotated[
         str, typer.Argument(help="table1, figure2, figure3, table2, table3, figure4, table4, figure5 or claims.")
     ],
-    out: Annotated[Path, typer.Option(help="Folder for cells, tables and pictures; finished cells are kept.")],
+    out: Annotated[Path, typer.Option(help="Folder for fits, tables and pictures; finished fits are kept.")],
     data: Annotated[Path | None, typer.Option(help="Folder with the tensors.", metavar="FOLDER")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small generated tensors: shows that it runs.")] = False,
     seeds: Annotated[int, typer.Option(help="Seeds of every fit.", min=1)] = 3,
@@ -383,7 +383,7 @@ def reproduce(
     setting = Setting(
         out, data, quick=quick, seeds=seeds, seeds_large=seeds_large, datasets=chosen, device=device, budget=budget,
         jobs=jobs, finished=finished,
-        on_cell=lambda cell, done, total: screen.note(f"{done} of {total}: {cell['model']}"),
+        on_fit=lambda record, done, total: screen.note(f"{done} of {total}: {record['model']}"),
     )  # fmt: skip
     outcome, page = run_experiment(name, setting)
     screen.outcome(outcome)

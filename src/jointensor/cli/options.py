@@ -14,7 +14,7 @@ from jointensor.models.blocks import linear_spec, parse_blocks
 from jointensor.models.nonlinear import make_nonlinear
 from jointensor.models.size import within_memory
 from jointensor.registry import nearest, parse_value
-from jointensor.runs.compare_cells import CompareConfig
+from jointensor.runs.compare_fits import CompareConfig
 from jointensor.runs.config import AUTO, RunConfig
 from jointensor.runs.memory_plan import parse_memory
 from jointensor.runs.model_specs import parse_models

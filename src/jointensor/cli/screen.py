@@ -20,8 +20,8 @@ from jointensor.cli.terminal import json_text, visible
 from jointensor.evaluation.components import Components
 from jointensor.report.pages import figure_rows
 from jointensor.reproduce.study import Outcome
-from jointensor.runs.compare import OnCell
-from jointensor.runs.compare_table import TITLES, cells_for_people
+from jointensor.runs.compare import OnFit
+from jointensor.runs.compare_table import TITLES, shown_fields
 from jointensor.runs.config import Listener
 from jointensor.runs.select import Selection
 from jointensor.training.history import Epoch
@@ -66,23 +66,23 @@ class Screen:
             yield Listener(self.note, _Bar(progress))
 
     @contextmanager
-    def counting(self, what: str) -> Iterator[tuple[Listener, OnCell]]:
+    def counting(self, what: str) -> Iterator[tuple[Listener, OnFit]]:
         """A listener, and something to call after each of many fits."""
         if self.quiet or not self.side.is_terminal:
-            yield Listener(self.note), self._cell_line
+            yield Listener(self.note), self._fit_line
             return
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=self.side, transient=True) as progress:
             task = progress.add_task(what, total=None)
 
-            def on_cell(cell: dict[str, Any], done: int, total: int) -> None:
-                progress.update(task, completed=done, total=total, description=f"{what}: {_text(cell['model'])}")
+            def on_fit(record: dict[str, Any], done: int, total: int) -> None:
+                progress.update(task, completed=done, total=total, description=f"{what}: {_text(record['model'])}")
 
-            yield Listener(self.note), on_cell
+            yield Listener(self.note), on_fit
 
-    def _cell_line(self, cell: dict[str, Any], done: int, total: int) -> None:
-        figure = cell["error"] if "error" in cell else f"RMSE {_number(cell['test']['rmse'])}, {cell['seconds']:.1f} s"
-        self.note(f"{done} of {total}  {cell['model']}  split {cell['split_seed']} seed {cell['seed']}  {figure}")
+    def _fit_line(self, one: dict[str, Any], done: int, total: int) -> None:
+        figure = one["error"] if "error" in one else f"RMSE {_number(one['test']['rmse'])}, {one['seconds']:.1f} s"
+        self.note(f"{done} of {total}  {one['model']}  split {one['split_seed']} seed {one['seed']}  {figure}")
 
     def comparison(self, rows: list[dict[str, Any]], path: Path) -> None:
         """The table of a comparison, the best model in bold."""
@@ -90,15 +90,13 @@ class Screen:
             return
         table = Table(_whole(TITLES[0]), *map(_right, TITLES[1:]), box=SIMPLE, padding=0)
         for row in rows:
-            cells = cells_for_people(row, short=self.main.width < WIDE)
-            table.add_row(*map(_text, cells), style="bold" if row["best"] else None)
+            fields = shown_fields(row, short=self.main.width < WIDE)
+            table.add_row(*map(_text, fields), style="bold" if row["best"] else None)
         self.main.print(table)
         dead = [f"{row['model']} ({row['nonlinear_dead']} of {row['fits']})" for row in rows if row["nonlinear_dead"]]
         if dead:
-            self.note(
-                f"the network ended as a constant in {', '.join(dead)}: what is left there is the multilinear part"
-            )
-        self.result(f"mean ± standard deviation over fits; every figure, cell by cell: {path}")
+            self.note(f"the network ended as a constant in {', '.join(dead)}: only the multilinear part predicts there")
+        self.result(f"mean ± standard deviation over fits; figures of every fit: {path}")
 
     def metrics(self, metrics: dict[str, Any], path: Path) -> None:
         """Figures of a finished run."""

@@ -105,17 +105,17 @@ def render_run(facts: Facts, metrics: Facts, config: Facts, environment: Facts) 
 
 
 def render_comparison(
-    rows: Sequence[Facts], titles: Sequence[str], cells: Sequence[Sequence[str]], config: Facts, environment: Facts
+    rows: Sequence[Facts], titles: Sequence[str], fields: Sequence[Sequence[str]], config: Facts, environment: Facts
 ) -> str:
-    """The page of a comparison; ``cells`` are the fields of the rows as they are shown."""
+    """The page of a comparison; ``fields`` are those of the rows as they are shown."""
     known = sorted((row for row in rows if row["rmse"] is not None), key=lambda row: row["rmse"])
     near = [row for row in known if row["rmse"] <= FAR * known[0]["rmse"]]  # one that failed would hide all others
     drawn = [(row["model"], row["rmse"], row["rmse_sd"]) for row in near]
-    shown = [k for k in range(len(titles)) if any(one[k] != "–" for one in cells)]
+    shown = [k for k in range(len(titles)) if any(one[k] != "–" for one in fields)]
     return _render(
         "comparison.html.j2",
         title=str(config.get("source", "")).rsplit("/", maxsplit=1)[-1],
-        rows=list(zip(rows, [[one[k] for k in shown] for one in cells], strict=True)),
+        rows=list(zip(rows, [[one[k] for k in shown] for one in fields], strict=True)),
         titles=[titles[k] for k in shown],
         words=WORDS,
         accuracy=Markup(dots_with_spread(drawn, "test RMSE by model")) if drawn else None,

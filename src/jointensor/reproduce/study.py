@@ -1,4 +1,4 @@
-"""What all experiments share: where data come from, cells that are kept, and pages with claims."""
+"""What all experiments share: where data come from, fits that are kept, and pages with claims."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from jointensor.data.synthetic import make_joint
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError, DataError
 from jointensor.reproduce.paper import DATASETS
-from jointensor.runs.compare import OnCell, compare, finished_rows
-from jointensor.runs.compare_cells import CompareConfig
+from jointensor.runs.compare import OnFit, compare, finished_rows
+from jointensor.runs.compare_fits import CompareConfig
 from jointensor.runs.folder import environment, read_json
 
 STAND_INS = {
@@ -50,7 +50,7 @@ class Setting:
     Parameters
     ----------
     out
-        Folder for cells, tables and pictures; what is finished there is not run again.
+        Folder for fits, tables and pictures; what is finished there is not run again.
     data
         Folder with the tensors; none are needed with ``quick``.
     quick
@@ -75,7 +75,7 @@ class Setting:
     budget: float | None = None
     jobs: int = 1
     finished: bool = False
-    on_cell: OnCell | None = None
+    on_fit: OnFit | None = None
 
     def source(self, dataset: str) -> Path:
         """File with the tensor that stands for one of the paper's."""
@@ -94,7 +94,7 @@ class Setting:
         return read_tensor(str(self.source(dataset))).tensor
 
     def compared(self, name: str, dataset: str, models: Sequence[str], recipe: str = "paper") -> dict[str, Any]:
-        """Rows of a comparison on one tensor, by model; finished cells are kept."""
+        """Rows of a comparison on one tensor, by model; finished fits are kept."""
         config = CompareConfig(
             source=str(self.source(dataset).resolve()),
             models=tuple(models),
@@ -105,10 +105,7 @@ class Setting:
             budget=self.budget,
         )
         out = self.out / "cells" / f"{name}-{dataset}"
-        if self.finished:
-            rows = finished_rows(config, out)
-        else:
-            rows = compare(config, out, jobs=self.jobs, on_cell=self.on_cell)
+        rows = finished_rows(config, out) if self.finished else compare(config, out, jobs=self.jobs, on_fit=self.on_fit)
         return {row["model"]: row for row in rows}
 
     def kept(self, name: str, compute: Any) -> Any:
@@ -123,7 +120,7 @@ class Setting:
         return read_json(path)["found"]
 
     def machines(self, name: str) -> list[str]:
-        """Versions and machines that the cells of an experiment were computed with."""
+        """Versions and machines that the fits of an experiment were computed with."""
         cells = self.out / "cells"
         made = [read_json(path) for path in sorted(cells.glob(f"{name}-*/environment.json"))]
         made += [read_json(path)["environment"] for path in sorted(cells.glob(f"{name}-*.json"))]

@@ -20,7 +20,7 @@ from typing import Any
 from jointensor.atomic import write_json, write_text, write_whole
 from jointensor.errors import MissingPackageError
 from jointensor.runs.compare import compare, finished_rows
-from jointensor.runs.compare_cells import CompareConfig
+from jointensor.runs.compare_fits import CompareConfig
 
 METHODS = {
     "COSTCO": "costco:20",
@@ -49,7 +49,7 @@ def success_rates(
         recipe_changes=changes or {},
         device=device,
     )
-    rows = finished_rows(config, out) if finished else compare(config, out, jobs=jobs, on_cell=_progress)
+    rows = finished_rows(config, out) if finished else compare(config, out, jobs=jobs, on_fit=_progress)
     found = {row["model"]: row for row in rows}
     return [
         {"tensor": source.stem, "method": method, "start": start, **found[spec + option]}
@@ -118,9 +118,9 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stderr.write(f"no picture: {error}\n")
 
 
-def _progress(cell: dict[str, Any], done: int, total: int) -> None:
+def _progress(record: dict[str, Any], done: int, total: int) -> None:
     if done % 20 == 0:
-        sys.stderr.write(f"{done} of {total}: {cell['model']}\n")
+        sys.stderr.write(f"{done} of {total}: {record['model']}\n")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Data × models × seeds → one table. Same split, same validation rule and same budget for every model.
 
-config.json        what was asked
-cells/*.json       one fit each; a cell that is there is not run again
+config.json        every option
+cells/*.json       one fit each; a fit whose file is there is not run again
 results.csv        a row per model; results.md, report.html and two pictures show the same
 environment.json   versions and machine
 """
@@ -26,7 +26,7 @@ from jointensor.data.split import split
 from jointensor.errors import ConfigError, DataError, JointensorError, MissingPackageError, RunError
 from jointensor.predictors.baselines import NO_ORDERED_MODE
 from jointensor.predictors.interpolation import modes_to_interpolate
-from jointensor.runs.compare_cells import Cell, CompareConfig, cells_of, run_cell
+from jointensor.runs.compare_fits import CompareConfig, ComparedFit, planned_fits, run_fit
 from jointensor.runs.compare_table import as_csv, as_markdown, draw, rows_of
 from jointensor.runs.config import Listener
 from jointensor.runs.dataset import read_source
@@ -36,8 +36,8 @@ from jointensor.runs.report import write_comparison_report
 from jointensor.runs.workers import end_with_parent
 from jointensor.training.fit import check_fit, pick_device
 
-OnCell = Callable[[dict[str, Any], int, int], None]
-"""Called with a finished cell, how many are finished, and how many there are."""
+OnFit = Callable[[dict[str, Any], int, int], None]
+"""Called with the record of a finished fit, how many are finished, and how many there are."""
 
 
 def compare(
@@ -46,12 +46,12 @@ def compare(
     *,
     jobs: int = 1,
     listener: Listener | None = None,
-    on_cell: OnCell | None = None,
+    on_fit: OnFit | None = None,
 ) -> list[dict[str, Any]]:
     """Fit every model with every seed and write the comparison; returns the rows of ``results.csv``.
 
-    A folder that holds cells of the same configuration is continued. A nonlinear part that was registered in
-    this process only is known to no other one: compare it with ``jobs=1``.
+    A folder with fits of the same configuration is continued. A nonlinear part that is registered in this process
+    only is unknown to workers: compare it with ``jobs=1``.
 
     Raises
     ------
@@ -69,18 +69,18 @@ def compare(
         _check_same(out, asked)
     else:
         with new_folder(out) as path:
-            (path / "checkpoints").rmdir()  # cells are the checkpoints here
+            (path / "checkpoints").rmdir()  # finished fits are the checkpoints here
             (path / CELLS).mkdir()
             write_json(path / CONFIG, asked)
             write_json(path / "environment.json", environment())
-    _fill(out, config, jobs, listener, on_cell)  # outside: whatever happens now, finished cells stay
+    _fill(out, config, jobs, listener, on_fit)  # outside: whatever happens now, finished fits stay
     return _write_results(out, config, listener)
 
 
 def finished_rows(config: CompareConfig, out: Path) -> list[dict[str, Any]]:
-    """Rows of what a comparison has so far; nothing is fitted. A model without a fit has a row without figures."""
-    cells = [_stored(_cell_file(out, config, cell)) for cell in cells_of(config)]
-    return rows_of(config.models, [cell for cell in cells if cell is not None])
+    """Rows of the fits that a comparison has so far; nothing is fitted. A model without a fit has no figures."""
+    records = [_stored(_fit_file(out, config, planned)) for planned in planned_fits(config)]
+    return rows_of(config.models, [record for record in records if record is not None])
 
 
 def _asked(config: CompareConfig) -> dict[str, Any]:
@@ -127,34 +127,35 @@ def _check(config: CompareConfig, listener: Listener) -> None:
             raise ConfigError(NO_ORDERED_MODE)
 
 
-def _fill(path: Path, config: CompareConfig, jobs: int, listener: Listener, on_cell: OnCell | None) -> None:
-    cells = cells_of(config)
-    left = [cell for cell in cells if _finished(_cell_file(path, config, cell)) is None]
-    if len(left) < len(cells):
-        listener.on_note(f"{len(cells) - len(left)} of {len(cells)} cells are there already")
-    for done, (cell, result) in enumerate(_run_all(config, left, min(jobs, len(left) or 1)), 1):
-        write_json(_cell_file(path, config, cell), result)
-        if on_cell is not None:
-            on_cell(result, len(cells) - len(left) + done, len(cells))
+def _fill(path: Path, config: CompareConfig, jobs: int, listener: Listener, on_fit: OnFit | None) -> None:
+    every = planned_fits(config)
+    to_run = [planned for planned in every if _finished(_fit_file(path, config, planned)) is None]
+    before = len(every) - len(to_run)
+    if before:
+        listener.on_note(f"{before} of {len(every)} fits are there already")
+    for done, (planned, record) in enumerate(_run_all(config, to_run, min(jobs, len(to_run) or 1)), before + 1):
+        write_json(_fit_file(path, config, planned), record)
+        if on_fit is not None:
+            on_fit(record, done, len(every))
 
 
-def _run_all(config: CompareConfig, cells: list[Cell], jobs: int) -> Iterator[tuple[Cell, dict[str, Any]]]:
+def _run_all(config: CompareConfig, fits: list[ComparedFit], jobs: int) -> Iterator[tuple[ComparedFit, dict[str, Any]]]:
     if jobs == 1:
         _warm_up()
-        for cell in cells:
-            yield cell, try_cell(config, cell)
+        for planned in fits:
+            yield planned, try_fit(config, planned)
         return
     threads = max(len(os.sched_getaffinity(0)) // jobs, 1)  # threads of two jobs on one core wait for each other
     context = multiprocessing.get_context("spawn")  # a forked process would inherit torch's threads
     with ProcessPoolExecutor(jobs, context, initializer=_start_worker, initargs=(threads,)) as pool:
-        running: dict[Future[dict[str, Any]], Cell] = {pool.submit(try_cell, config, cell): cell for cell in cells}
+        running: dict[Future[dict[str, Any]], ComparedFit] = {pool.submit(try_fit, config, one): one for one in fits}
         try:
             for future in as_completed(running):
                 yield running[future], future.result()
         except BrokenProcessPool:
             raise RunError(
                 "a worker died, perhaps for lack of memory (or, called from a script, for lack of "
-                "`if __name__ == '__main__':`); finished cells are kept: run the same again, with fewer jobs"
+                "`if __name__ == '__main__':`); finished fits are kept: run the same again, with fewer jobs"
             ) from None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -167,33 +168,33 @@ def _start_worker(threads: int) -> None:
 
 
 def _warm_up() -> None:
-    """One step of nothing: what torch loads at its first step must not count against the first model."""
+    """Take one empty step: what torch loads at its first step must not count against the first model."""
     weight = torch.zeros(1, requires_grad=True)
     weight.sum().backward()  # type: ignore[no-untyped-call]
     torch.optim.Adam([weight]).step()
 
 
-def try_cell(config: CompareConfig, cell: Cell) -> dict[str, Any]:
-    """A cell, or why there is none: one model that fails must not take the others along."""
+def try_fit(config: CompareConfig, planned: ComparedFit) -> dict[str, Any]:
+    """Record of a fit, or of its failure: one model that fails must not end the others."""
     try:
-        return run_cell(config, cell)
+        return run_fit(config, planned)
     except JointensorError as error:
         if not isinstance(error, MemoryError):
-            raise  # the user's to mend
+            raise  # the user can correct it
         reason = str(error)
     except (RuntimeError, ValueError, MemoryError, ArithmeticError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    same = {"model": config.models[cell.number], "split_seed": cell.split_seed, "seed": cell.seed}
-    return same | {"error": reason, "test": None, "success": False}
+    which = {"model": config.models[planned.number], "split_seed": planned.split_seed, "seed": planned.seed}
+    return which | {"error": reason, "test": None, "success": False}
 
 
-def _cell_file(path: Path, config: CompareConfig, cell: Cell) -> Path:
-    name = re.sub(r"[^A-Za-z0-9.=-]+", "_", config.models[cell.number])[:80]
-    return path / CELLS / f"{cell.number:02d}-{name}-split{cell.split_seed}-seed{cell.seed}.json"
+def _fit_file(path: Path, config: CompareConfig, planned: ComparedFit) -> Path:
+    name = re.sub(r"[^A-Za-z0-9.=-]+", "_", config.models[planned.number])[:80]
+    return path / CELLS / f"{planned.number:02d}-{name}-split{planned.split_seed}-seed{planned.seed}.json"
 
 
 def _stored(file: Path) -> dict[str, Any] | None:
-    """What a cell's file holds, be it why it failed."""
+    """The record in the file of a fit, failed or not; ``None`` where there is none that can be read."""
     try:
         result: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -202,13 +203,13 @@ def _stored(file: Path) -> dict[str, Any] | None:
 
 
 def _finished(file: Path) -> dict[str, Any] | None:
-    """The same; ``None`` where the cell has to be run (again)."""
+    """The same; ``None`` where the fit has to be run (again)."""
     result = _stored(file)
     return None if result is None or "error" in result else result
 
 
 def _write_results(path: Path, config: CompareConfig, listener: Listener) -> list[dict[str, Any]]:
-    files = [_cell_file(path, config, cell) for cell in cells_of(config)]
+    files = [_fit_file(path, config, planned) for planned in planned_fits(config)]
     results = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     rows = rows_of(config.models, results)
     write_text(path / "results.csv", as_csv(rows))

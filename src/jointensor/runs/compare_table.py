@@ -22,17 +22,17 @@ with a test RFE below 1 that learnt something, ``first_success_rate`` of those w
 many ended with a constant network, ``not_converged`` how many the budget ended, of epochs or seconds."""
 
 
-def rows_of(models: Sequence[str], cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def rows_of(models: Sequence[str], fits: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """One row per model, in the order of ``models``; figures are means over fits, ``_sd`` their standard deviation."""
-    rows = [_row(model, [cell for cell in cells if cell["model"] == model]) for model in models]
+    rows = [_row(model, [one for one in fits if one["model"] == model]) for model in models]
     lowest = min((row["rmse"] for row in rows if row["rmse"] is not None), default=None)
     return [row | {"best": row["rmse"] is not None and row["rmse"] == lowest} for row in rows]
 
 
-def _row(model: str, cells: list[dict[str, Any]]) -> dict[str, Any]:
-    judged = [cell for cell in cells if cell["test"] is not None and cell["test"]["rmse"] is not None]
-    figures = {key: [cell["test"][key] for cell in judged] for key in ("rmse", "mae", "rfe")}
-    skills = [1 - cell["test"]["rmse"] / cell["mean_rmse"] for cell in judged if cell["mean_rmse"]]
+def _row(model: str, fits: list[dict[str, Any]]) -> dict[str, Any]:
+    judged = [one for one in fits if one["test"] is not None and one["test"]["rmse"] is not None]
+    figures = {key: [one["test"][key] for one in judged] for key in ("rmse", "mae", "rfe")}
+    skills = [1 - one["test"]["rmse"] / one["mean_rmse"] for one in judged if one["mean_rmse"]]
     row = {key: _mean(values) for key, values in figures.items()}
     row |= {f"{key}_sd": _spread(values) for key, values in figures.items()}
     return {
@@ -41,14 +41,14 @@ def _row(model: str, cells: list[dict[str, Any]]) -> dict[str, Any]:
         "rmse_median": median(figures["rmse"]) if judged else None,
         "skill": _mean(skills),
         "parameters": judged[0]["parameters"] if judged else None,
-        "seconds": _mean([cell["seconds"] for cell in judged]),
-        "seconds_per_epoch": _mean([cell["seconds_per_epoch"] for cell in judged if "seconds_per_epoch" in cell]),
-        "success_rate": _mean([cell["success"] for cell in cells]),
-        "first_success_rate": _mean([cell["success"] and not cell.get("restarts") for cell in cells]),
-        "fits": len(cells),
-        "restarts": sum(cell.get("restarts", 0) for cell in cells),
-        "nonlinear_dead": sum(cell.get("nonlinear_dead", False) for cell in cells),
-        "not_converged": sum(cell.get("outcome") == "budget" for cell in cells),
+        "seconds": _mean([one["seconds"] for one in judged]),
+        "seconds_per_epoch": _mean([one["seconds_per_epoch"] for one in judged if "seconds_per_epoch" in one]),
+        "success_rate": _mean([one["success"] for one in fits]),
+        "first_success_rate": _mean([one["success"] and not one.get("restarts") for one in fits]),
+        "fits": len(fits),
+        "restarts": sum(one.get("restarts", 0) for one in fits),
+        "nonlinear_dead": sum(one.get("nonlinear_dead", False) for one in fits),
+        "not_converged": sum(one.get("outcome") == "budget" for one in fits),
     }
 
 
@@ -74,7 +74,7 @@ def as_csv(rows: Sequence[dict[str, Any]]) -> str:
 TITLES = ("model", "RMSE", "MAE", "RFE", "skill", "parameters", "seconds", "s/epoch", "success", "dead f")
 
 
-def cells_for_people(row: dict[str, Any], *, short: bool = False) -> list[str]:
+def shown_fields(row: dict[str, Any], *, short: bool = False) -> list[str]:
     """The row's fields as they are shown, in the order of :data:`TITLES`; ``short`` shows the spread of RMSE only."""
     return [
         row["model"],
@@ -92,8 +92,8 @@ def as_markdown(rows: Sequence[dict[str, Any]]) -> str:
     """The table as Markdown, the best model in bold."""
     lines = ["| " + " | ".join(TITLES) + " |", "|---" + "|---:" * (len(TITLES) - 1) + "|"]
     for row in rows:
-        cells = cells_for_people(row)
-        lines.append("| " + " | ".join(f"**{cell}**" if row["best"] else cell for cell in cells) + " |")
+        fields = shown_fields(row)
+        lines.append("| " + " | ".join(f"**{field}**" if row["best"] else field for field in fields) + " |")
     return "\n".join(lines) + "\n"
 
 

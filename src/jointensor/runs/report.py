@@ -17,7 +17,7 @@ from jointensor.predictors.joint import JointPredictor
 from jointensor.report import schema
 from jointensor.report.facts import component_facts, data_facts, filled_facts, history_facts, quality_facts
 from jointensor.report.pages import render_comparison, render_run
-from jointensor.runs.compare_table import TITLES, cells_for_people, rows_of
+from jointensor.runs.compare_table import TITLES, rows_of, shown_fields
 from jointensor.runs.folder import CELLS, CONFIG, METRICS, read_json
 from jointensor.training.history import Epoch
 
@@ -120,8 +120,8 @@ def _comparison_page(path: Path) -> str:
     results = [_read(file, schema.FIT) for file in sorted((path / CELLS).glob("*.json"))]
     models = [model for model in config["models"] if any(one["model"] == model for one in results)]
     rows = rows_of(models, results)
-    cells = [cells_for_people(row) for row in rows]
-    return render_comparison(rows, TITLES, cells, config, _read(path / "environment.json", schema.ENVIRONMENT))
+    fields = [shown_fields(row) for row in rows]
+    return render_comparison(rows, TITLES, fields, config, _read(path / "environment.json", schema.ENVIRONMENT))
 
 
 def _read(file: Path, pattern: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""One cell of a comparison: one model on one split with one seed, as plain data."""
+"""One fit of a comparison: one model on one split with one seed, recorded as plain data."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class CompareConfig:
 
 
 @dataclass(frozen=True)
-class Cell:
+class ComparedFit:
     """Which model, which split, which seed."""
 
     number: int
@@ -55,11 +55,11 @@ class Cell:
     seed: int
 
 
-def cells_of(config: CompareConfig) -> list[Cell]:
-    """All cells, seeds outermost, so that every model has figures early. A baseline does not depend on the seed."""
+def planned_fits(config: CompareConfig) -> list[ComparedFit]:
+    """All fits, seeds outermost, so that every model has figures early. A baseline does not depend on the seed."""
     fixed = [parse_model(text).baseline is not None for text in config.models]
     return [
-        Cell(number, split_seed, seed)
+        ComparedFit(number, split_seed, seed)
         for split_seed in range(config.split_seeds)
         for seed in range(config.seeds)
         for number in range(len(config.models))
@@ -67,17 +67,17 @@ def cells_of(config: CompareConfig) -> list[Cell]:
     ]
 
 
-def run_cell(config: CompareConfig, cell: Cell) -> dict[str, Any]:
-    """Fit one model and judge it on the test entries; what ``cells/*.json`` holds."""
+def run_fit(config: CompareConfig, planned: ComparedFit) -> dict[str, Any]:
+    """Fit one model and evaluate it on the test entries; returns what ``cells/*.json`` holds."""
     changed = Path(config.source).stat().st_mtime_ns
-    parts, bias = _split_of(json.dumps(asdict(config)), changed, cell.split_seed)
-    spec = parse_model(config.models[cell.number])
+    parts, bias = _split_of(json.dumps(asdict(config)), changed, planned.split_seed)
+    spec = parse_model(config.models[planned.number])
     begin = time.perf_counter()
-    made = _baseline(spec.baseline, parts) if spec.baseline else _joint(config, spec, cell.seed, parts, bias)
+    made = _baseline(spec.baseline, parts) if spec.baseline else _joint(config, spec, planned.seed, parts, bias)
     return {
         "model": spec.text,
-        "split_seed": cell.split_seed,
-        "seed": cell.seed,
+        "split_seed": planned.split_seed,
+        "seed": planned.seed,
         **made,
         "seconds": time.perf_counter() - begin if spec.baseline else made["seconds"],
         "mean_rmse": measure(fit_baseline("mean", parts).predict(parts.test.indices), parts.test.values).rmse,
@@ -87,7 +87,7 @@ def run_cell(config: CompareConfig, cell: Cell) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def _split_of(config: str, changed: int, split_seed: int) -> tuple[Split, Tables]:
-    """The split of a seed and its bias predictor; kept, because a worker fits many cells of one split."""
+    """The split of a seed and its bias predictor; kept, because a worker runs many fits of one split."""
     asked = json.loads(config)
     tensor = read_source(asked["source"], asked["table"], asked["orders"]).tensor
     parts = split(tensor, rule=asked["split"], test=asked["test"], valid=asked["valid"], seed=split_seed)
@@ -105,7 +105,7 @@ def _baseline(name: str, parts: Split) -> dict[str, Any]:
 
 
 def pace(history: Sequence[Epoch]) -> float:
-    """Seconds of an epoch: the median of each phase, weighted; what is compiled or recorded once does not count."""
+    """Seconds per epoch: medians of the phases, weighted, so that what is compiled once does not count."""
     phases: dict[str, list[float]] = {}
     for row in history:
         phases.setdefault(row.phase, []).append(row.seconds)
