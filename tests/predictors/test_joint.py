@@ -1,5 +1,7 @@
 """A predictor answers from the model where labels were seen, and from the biases where they were not."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from jointensor.data.tensor import SparseTensor
 from jointensor.models.joint import JointModel
 from jointensor.predictors import fit_bias
 from jointensor.predictors.joint import CHUNK, JointPredictor
+from jointensor.predictors.serving import Serving
 
 
 @pytest.fixture
@@ -69,3 +72,13 @@ def test_answers_are_the_same_beyond_one_chunk(predictor):
 
 def test_nothing_asked_nothing_answered(predictor):
     assert predictor.predict(np.zeros((0, 3), dtype=np.int64)).shape == (0,)
+
+
+@pytest.mark.parametrize("serve", [lambda predictor: predictor, Serving])
+def test_indices_that_cannot_be_written_to_are_predicted_without_a_warning(predictor, serve):
+    indices = np.asfortranarray(np.argwhere(np.ones((5, 4, 3))).astype(np.int32))
+    indices.flags.writeable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = serve(predictor).predict(indices)
+    np.testing.assert_allclose(found, of_model(predictor, indices.copy()), rtol=1e-6, atol=1e-6)

@@ -143,7 +143,8 @@ class JointPredictor(Predictor):
 
 def evaluate_model(model: JointModel, indices: NDArray[np.integer]) -> NDArray[np.float32]:
     """Values of entries on the device of the model, ``(entries, modes)`` → ``(entries,)``."""
-    queries = torch.as_tensor(np.ascontiguousarray(indices), device=next(model.parameters()).device)
+    # a copy: torch warns of arrays that cannot be written to
+    queries = torch.as_tensor(np.array(indices, order="C"), device=next(model.parameters()).device)
     values: NDArray[np.float32] = evaluate_in_batches(model, queries, BATCH).cpu().numpy()
     return values
 

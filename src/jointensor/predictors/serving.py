@@ -63,7 +63,7 @@ def _in_small_batches(model: JointModel, indices: NDArray[np.integer]) -> NDArra
     """Values of entries, ``(entries, modes)`` → ``(entries,)``; on a GPU in the usual batches."""
     if next(model.parameters()).device.type != "cpu":
         return evaluate_model(model, indices)
-    queries = torch.as_tensor(np.ascontiguousarray(indices))  # (entries, modes)
+    queries = torch.as_tensor(np.array(indices, order="C"))  # (entries, modes)
     predicted = torch.empty(len(queries))
     batches = _parts(len(queries), BATCH)
 
