@@ -17,8 +17,8 @@ SHORTER = {
         ("make_epidemic(seed=0).observed.", "make_epidemic(seed=0).observed.take(range(0, 32449, 20))."),
         ("--out runs/compared", "--out runs/compared --seeds 1 --jobs 1 --set refine_epochs=1 --set rounds=1"),
     ],
-    "docs/tutorial.md": [("--rank auto --budget 60", "--rank auto --budget 2")],
-    "docs/auto.md": [("--rank auto --budget 10", "--rank auto --budget 2")],
+    "docs/tutorial.md": [("--rank auto --budget 60", "--rank auto --budget-fits 8")],
+    "docs/auto.md": [("--rank auto --budget 10", "--rank auto --budget-fits 8")],
 }
 FIGURES = ("docs/results", "docs/benchmarks.md")
 """Pages whose commands take hours: only the options of their commands are checked."""

@@ -303,14 +303,24 @@ def tables(rng: np.random.Generator, folder: Path) -> str:
 
 
 def auto(rng: np.random.Generator, folder: Path) -> str:
-    """``--rank auto`` with a few seconds: its folder keeps the same promises."""
+    """``--rank auto`` with a few fits: its folder satisfies the same promises."""
     tensor, kind = random_tensor(rng, most=120)
     source = folder / "source.csv"
     write_tensor(tensor, source)
     spec = TableSpec.of(list(tensor.mode_names), "value")
     read = read_tensor(source, spec).tensor
     reading = ["--modes", ",".join(tensor.mode_names), "--value", "value"]
-    given = ["--rank", "auto", "--budget", rng.choice((1, 3)), "--device", "cpu", "--quiet", "--seed", rng.integers(9)]
+    given = [
+        "--rank",
+        "auto",
+        "--budget-fits",
+        rng.choice((3, 8)),
+        "--device",
+        "cpu",
+        "--quiet",
+        "--seed",
+        rng.integers(9),
+    ]
     command("fit", source, "--out", folder / "run", *reading, *given)
     run = load_run(folder / "run")
     strict(run.path / "metrics.json")
