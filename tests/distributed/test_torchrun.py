@@ -131,12 +131,12 @@ def test_recipes_and_solvers_agree_with_one_process(tmp_path, options):
 
 
 @pytest.mark.slow
-def test_a_search_deals_its_fits(source, tmp_path):
-    options = ("--rank", "auto", "--budget", "25")
+def test_a_search_shares_its_fits_out(source, tmp_path):
+    options = ("--rank", "auto", "--budget-fits", "16")
     one = alone(source, tmp_path / "one", *options)
     two, _ = together(source, tmp_path / "two", *options)
     assert two["entries_per_rank"] == [two["entries"]["train"]] * 2
-    assert "whole fits were dealt to 2 processes; each has all entries" in two["notes"]
+    assert "whole fits were shared out to 2 processes; each has all entries" in two["notes"]
     assert two["valid"]["rmse"] <= 1.05 * one["valid"]["rmse"]
 
 

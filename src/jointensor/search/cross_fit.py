@@ -197,7 +197,7 @@ class CrossFitter:
 
     def _predicted(self, part: Predictor, seconds: float, fold: int) -> FitResult:
         """The result with predictions for the fold's entries."""
-        cells = self._data.split(fold)[1].indices
+        cells = self._data.left_out(fold).indices
         part.predict(cells[:1])  # the first prediction may compile or load something
         begin = self._clock()
         predictions = self._data.clip(part.predict(cells))

@@ -55,8 +55,11 @@ class Folds:
 
     def split(self, fold: int) -> tuple[SparseTensor, SparseTensor]:
         """Entries that a fold's fit learns from, and those it is scored on."""
-        out = self.scored == fold
-        return self.tensor.take(np.flatnonzero(~out)), self.tensor.take(np.flatnonzero(out))
+        return self.tensor.take(np.flatnonzero(self.scored != fold)), self.left_out(fold)
+
+    def left_out(self, fold: int) -> SparseTensor:
+        """Entries that a fold's fit is scored on."""
+        return self.tensor.take(np.flatnonzero(self.scored == fold))
 
     def clip(self, predicted: NDArray[Any]) -> NDArray[np.float32]:
         """Predictions within the range of the values."""
