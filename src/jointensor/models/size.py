@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from jointensor.errors import ConfigError
 
 FACTORIES = (torch.zeros, torch.ones, torch.empty, torch.full, torch.rand, torch.randn)
-"""Functions by which blocks and networks get their parameters."""
+"""Functions by which blocks and networks make tensors."""
 
 NUMBER = 4
 """Bytes of a parameter."""
@@ -51,12 +51,12 @@ def check_memory(numbers: int, what: str) -> None:
         )
 
 
-class _CountParameters(TorchFunctionMode):
-    """Adds up the sizes of the tensors that are asked for, before torch makes them."""
+class CountAllocations(TorchFunctionMode):
+    """Calls ``check`` with how many numbers a new tensor will have, before torch makes it."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, check: Callable[[int], None]) -> None:
         super().__init__()
-        self.what, self.numbers = what, 0
+        self.check = check
 
     def __torch_function__(
         self,
@@ -65,17 +65,24 @@ class _CountParameters(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if func in FACTORIES and args:
-            size = args[0] if isinstance(args[0], tuple | list) else [one for one in args if isinstance(one, int)]
-            self.numbers += math.prod(size)
-            check_memory(self.numbers, self.what)
+        """Look at a call of torch."""
+        if func in FACTORIES:
+            given = args[0] if args and isinstance(args[0], Sequence) else args or (kwargs or {}).get("size", ())
+            self.check(math.prod(length for length in given if isinstance(length, int)))
         return func(*args, **(kwargs or {}))
 
 
 @contextmanager
 def within_memory(what: str) -> Iterator[None]:
     """Make a model that fits into memory, or raise a :class:`ConfigError` that names ``what``."""
-    with _CountParameters(what):
+    total = 0
+
+    def check(numbers: int) -> None:
+        nonlocal total
+        total += numbers
+        check_memory(total, what)
+
+    with CountAllocations(check):
         yield
 
 

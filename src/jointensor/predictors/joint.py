@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.overrides import TorchFunctionMode
 
 from jointensor.errors import RunError
 from jointensor.models.joint import JointModel, evaluate_in_batches
+from jointensor.models.size import CountAllocations
 from jointensor.predictors.base import PREDICTORS, Arrays, Packed, Predictor, require, whole_numbers
 from jointensor.predictors.conformal import Calibration, interval_around
 from jointensor.predictors.tables import Tables
@@ -128,8 +127,9 @@ class JointPredictor(Predictor):
         require(returned in ("joint", "bias"), f"choice of model or biases: {returned!r}")
         weights = packed.part({}, "model").arrays
         whole_numbers(config["shape"])
-        with _SizeLimit(weights) as limit:
-            limit.check_options(config["nonlinear"])
+        limit = _SizeLimit(weights)
+        limit.check_options(config["nonlinear"])
+        with CountAllocations(limit.take):
             model = JointModel.from_config(config, packed.nonlinear)
             model.load_state_dict(weights)
         _check_model(model.eval())
@@ -149,17 +149,15 @@ def evaluate_model(model: JointModel, indices: NDArray[np.integer]) -> NDArray[n
     return values
 
 
-class _SizeLimit(TorchFunctionMode):
+class _SizeLimit:
     """Refuses to build a model that is larger than the weights stored for it."""
 
-    MAKERS = (torch.zeros, torch.empty, torch.ones, torch.randn, torch.full)
     SPARE_NUMBERS, SPARE_TENSORS = 4096, 64
     """What a small model may allocate on top of its weights."""
     MAX_HARMLESS_OPTION = 1_000_000
     """Options of f up to this number are accepted however small the model is."""
 
     def __init__(self, weights: Arrays) -> None:
-        super().__init__()
         self.stored = sum(one.numel() for one in weights.values())
         self.numbers_left = 8 * self.stored + self.SPARE_NUMBERS  # f is tried on a few rows, blocks make buffers
         self.tensors_left = 4 * len(weights) + self.SPARE_TENSORS
@@ -170,17 +168,12 @@ class _SizeLimit(TorchFunctionMode):
         most = max(self.stored, self.MAX_HARMLESS_OPTION)
         require(all(not isinstance(one, int) or one <= most for one in options.values()), "options")
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Count what is allocated."""
-        if func in self.MAKERS:
-            size = args[0] if args and isinstance(args[0], Sequence) else args
-            self.numbers_left -= max(math.prod(length for length in size if isinstance(length, int)), 1)
-            self.tensors_left -= 1
-            if self.numbers_left < 0 or self.tensors_left < 0:
-                raise RunError("its configuration is of a larger model than its weights")
-        return func(*args, **(kwargs or {}))
+    def take(self, numbers: int) -> None:
+        """Count a tensor of so many numbers."""
+        self.numbers_left -= max(numbers, 1)
+        self.tensors_left -= 1
+        if self.numbers_left < 0 or self.tensors_left < 0:
+            raise RunError("its configuration is of a larger model than its weights")
 
 
 def _check_model(model: JointModel) -> None:
