@@ -19,7 +19,8 @@ call chains
     that call each other in a circle count as one step. ``shortest`` and ``longest`` count the functions on a chain
     from ``--start`` to a call of ``--target`` (or of a value of type ``--target-type``), both ends included.
 classes that train
-    Classes with a method ``epoch``, ``sweep``, ``sample`` or ``fit``, and their subclasses, without protocols.
+    Classes with a method ``epoch``, ``sweep``, ``sample`` or ``fit``, and their subclasses, without protocols. Those
+    with one of the first three, which pass over the entries themselves, are also counted apart.
 modules with a single importer
     Modules, other than ``__init__`` and ``__main__``, that exactly one other module of the package imports.
 numeric constants
@@ -41,7 +42,8 @@ from typing import Any
 
 import numpy as np
 
-TRAINING_METHODS = {"epoch", "sweep", "sample", "fit"}
+PASSES = {"epoch", "sweep", "sample"}
+TRAINING_METHODS = {*PASSES, "fit"}
 SETTINGS_ENDINGS = ("Recipe", "Settings", "Config", "Limits")
 TARGET = "row solve"
 COMMON_TYPES = (str, bytes, list, dict, set, tuple, float, Path, np.ndarray, np.random.Generator)
@@ -434,13 +436,13 @@ def lines_by_package(package: Package) -> dict[str, dict[str, int]]:
     return dict(sorted(found.items(), key=lambda item: -item[1]["lines"]))
 
 
-def classes_that_train(package: Package) -> list[str]:
-    """Classes with a training method of their own or inherited."""
+def classes_with(package: Package, methods: set[str]) -> list[str]:
+    """Classes with one of some methods, of their own or inherited."""
     return sorted(
         name
         for name, one in package.classes.items()
         if not is_protocol(one)
-        and any(TRAINING_METHODS & set(package.classes[base].methods) for base in package.ancestors(name))
+        and any(methods & set(package.classes[base].methods) for base in package.ancestors(name))
     )
 
 
@@ -492,7 +494,8 @@ def measure(root: Path, start: str, target: str, target_type: str) -> dict[str, 
         "lines": sum(one["lines"] for one in packages.values()),
         "packages": packages,
         "call_chain": {"shortest": len(shortest), "longest": len(longest), "longest_chain": longest},
-        "classes_that_train": classes_that_train(package),
+        "classes_that_train": classes_with(package, TRAINING_METHODS),
+        "classes_that_pass_over_entries": classes_with(package, PASSES),
         "single_importers": single_importers(package),
         "constants": constants,
         "constants_outside_settings": constants["module"] + constants["defaults"] + constants["classes"],
@@ -508,6 +511,7 @@ def rows_of(figures: dict[str, Any]) -> dict[str, str]:
         "longest call chain to a row solve": str(chain["longest"]),
         "shortest call chain to a row solve": str(chain["shortest"]),
         "classes that train": str(len(figures["classes_that_train"])),
+        "  by epoch, sweep or sample": str(len(figures["classes_that_pass_over_entries"])),
         "modules with a single importer": str(len(figures["single_importers"])),
         "numeric constants outside settings": str(figures["constants_outside_settings"]),
         "  of modules": str(constants["module"]),
