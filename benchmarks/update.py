@@ -23,7 +23,6 @@ from jointensor.data.formats.files import read_tensor
 from jointensor.data.split import split
 from jointensor.data.tensor import SparseTensor
 from jointensor.models.joint import JointModel
-from jointensor.predictors.update import add_entries
 from jointensor.training.fit import fit
 from jointensor.training.recipe import make_recipe
 
@@ -69,7 +68,7 @@ def measured(tensor, name, seed):
 
     stale, _ = fitted(SparseTensor(whole.indices[old], whole.values[old], known))
     begin = time.perf_counter()
-    updated = add_entries(stale, whole.take(fresh))
+    updated = stale.with_entries(whole.take(fresh))
     update = time.perf_counter() - begin
     again, refit = fitted(whole.take(rest))
 

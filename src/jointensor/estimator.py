@@ -23,7 +23,6 @@ from jointensor.errors import ConfigError, DataError, MissingPackageError
 from jointensor.models.joint import JointModel, check_rank
 from jointensor.predictors.ensemble import Ensemble
 from jointensor.predictors.joint import JointPredictor
-from jointensor.predictors.update import add_entries
 from jointensor.runs.scoring import calibrate_on
 from jointensor.search.search import search
 from jointensor.threads import GLOBAL_RANDOM
@@ -234,7 +233,7 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         modes = tuple(known.with_more(new.labels or ()) for known, new in zip(self.modes_, fresh.modes, strict=True))
         places = [mode.encode(new.labels or range(new.size)) for mode, new in zip(modes, fresh.modes, strict=True)]
         indices = np.stack([place[fresh.indices[:, n]] for n, place in enumerate(places)], axis=1)
-        self.predictor_ = add_entries(self.predictor_, SparseTensor.part(indices, fresh.values, modes))
+        self.predictor_ = self.predictor_.with_entries(SparseTensor.part(indices, fresh.values, modes))
         self.modes_, self.model_ = modes, self.predictor_.model
         self.linear_factors_ = [] if self.model_ is None else [t.numpy().copy() for t in self.model_.linear_factors]
         return self

@@ -7,7 +7,7 @@ import torch
 from jointensor.errors import ConfigError
 from jointensor.kernels import pick_engine
 from jointensor.models.blocks.base import KINDS, Block, Kind, no_argument, register
-from jointensor.models.blocks.spec import by_position, parse_blocks, without_memory
+from jointensor.models.blocks.spec import by_position, parse_blocks, split_residual_blocks
 from jointensor.models.multilinear import Multilinear
 from jointensor.solvers.als import Als
 from jointensor.solvers.systems import SystemsInMemory
@@ -72,8 +72,10 @@ def test_a_kind_that_is_not_registered_is_none():
 
 def test_blocks_that_memorise_are_fitted_to_residuals_unless_they_are_sampled():
     spec = "mean+cp:4+tables:0/1+local:2"
-    assert without_memory(spec, tables=True) == ("mean+cp:4", ["tables:0/1", "local:2"])
-    assert without_memory(spec, tables=False) == ("mean+cp:4+tables:0/1", ["local:2"])
+    drawn, not_drawn = ("mean+cp:4+tables:0/1", "local:2"), ("mean+cp:4", "tables:0/1", "local:2")
+    for sampled, expected in ((True, drawn), (False, not_drawn)):
+        trained, later = split_residual_blocks(spec, sampled=sampled)
+        assert (trained, *map(str, later)) == expected
 
 
 @pytest.mark.parametrize("spec", SPECS)

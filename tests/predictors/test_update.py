@@ -16,7 +16,6 @@ from jointensor.models.joint import JointModel
 from jointensor.predictors.ensemble import Ensemble, Member
 from jointensor.predictors.kriging import Kriging
 from jointensor.predictors.storage import load_predictor, save_predictor
-from jointensor.predictors.update import add_entries
 from jointensor.runs.scoring import calibrate_on
 from jointensor.training.fit import fit
 from jointensor.training.recipe import make_recipe
@@ -88,7 +87,7 @@ def case(request):
     known, fresh, others = cut(make())
     predictor = fitted(known, rank, linear, **changes)
     again = fitted(join(SparseTensor(known.indices, known.values, SHAPE), fresh), rank, linear, **changes)
-    return predictor, known, fresh, others, add_entries(predictor, fresh), again
+    return predictor, known, fresh, others, predictor.with_entries(fresh), again
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +123,7 @@ def test_the_given_predictor_is_left_as_it_is(case):
     predictor, _, fresh, _, _, _ = case
     before = copy.deepcopy(predictor.model.state_dict())
     tables = copy.deepcopy(predictor.fallback)
-    add_entries(predictor, fresh)
+    predictor.with_entries(fresh)
     after = predictor.model.state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -150,7 +149,7 @@ def test_intervals_cover_new_labels(case):
 
 def test_entries_without_new_labels_change_nothing(case):
     predictor, known, _, others, _, _ = case
-    again = add_entries(predictor, known.take(np.arange(50)))
+    again = predictor.with_entries(known.take(np.arange(50)))
     assert again.shape == KNOWN
     every = np.argwhere(np.ones(KNOWN))
     assert np.array_equal(predictor.predict(every), again.predict(every))
@@ -160,20 +159,20 @@ def test_entries_without_new_labels_change_nothing(case):
 def test_the_order_of_new_entries_does_not_matter(simple):
     predictor, _, fresh, others = simple
     turned = fresh.take(np.arange(len(fresh))[::-1])
-    one, other = (add_entries(predictor, some).predict(others.indices) for some in (fresh, turned))
+    one, other = (predictor.with_entries(some).predict(others.indices) for some in (fresh, turned))
     np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
 
 
 def test_more_entries_of_a_new_label_make_it_better(simple):
     predictor, _, fresh, others = simple
-    errors = [rmse(add_entries(predictor, fresh.take(np.arange(n))), others) for n in (30, 120, len(fresh))]
+    errors = [rmse(predictor.with_entries(fresh.take(np.arange(n))), others) for n in (30, 120, len(fresh))]
     assert errors[0] > errors[1] > errors[2]
 
 
 def test_a_new_label_without_entries_is_answered_as_an_unseen_one(simple):
     predictor, _, fresh, _ = simple
     some = fresh.take(np.flatnonzero(fresh.indices[:, 0] != 23))
-    updated = add_entries(predictor, some)
+    updated = predictor.with_entries(some)
     assert updated.unseen(np.array([[23, 0, 0]])).all()
     assert np.array_equal(updated.predict(np.array([[23, 4, 5]])), updated.predict(np.array([[UNSEEN, 4, 5]])))
 
@@ -181,8 +180,8 @@ def test_a_new_label_without_entries_is_answered_as_an_unseen_one(simple):
 def test_one_update_may_follow_another(simple):
     predictor, _, fresh, others = simple
     users = fresh.take(np.flatnonzero(fresh.indices[:, 1] < KNOWN[1]))
-    first = add_entries(predictor, SparseTensor(users.indices, users.values, (24, 18, 16)))
-    second = add_entries(first, fresh.take(np.flatnonzero(fresh.indices[:, 1] >= KNOWN[1])))
+    first = predictor.with_entries(SparseTensor(users.indices, users.values, (24, 18, 16)))
+    second = first.with_entries(fresh.take(np.flatnonzero(fresh.indices[:, 1] >= KNOWN[1])))
     cells = users.indices
     assert np.array_equal(first.predict(cells), second.predict(cells))
     assert rmse(second, others) < 0.5 * rmse(predictor, others)
@@ -193,7 +192,7 @@ def test_values_of_any_size_can_be_added(factor):
     """Their squares are zero, or infinite, in single precision."""
     known, fresh, others = (one.with_values(one.values * np.float32(factor)) for one in cut(joint()))
     predictor = fitted(known, (2, 8), "mean+bias+cp:2", refine_epochs=1)
-    said = add_entries(predictor, fresh).predict(others.indices)
+    said = predictor.with_entries(fresh).predict(others.indices)
     assert np.isfinite(said).all()
     assert np.std(said / factor - others.values / factor) < np.std(others.values / factor)
 
@@ -203,7 +202,7 @@ def test_one_entry_of_a_new_label_says_as_much_in_any_unit(factor):
     known, fresh, _ = (one.with_values(one.values * np.float32(factor)) for one in cut(joint()))
     predictor = fitted(known, (0, 8), "mean+bias", refine_epochs=3)
     one = fresh.take(np.flatnonzero(fresh.indices[:, 0] >= KNOWN[0])[:1])
-    before, after = (p.predict(one.indices) - one.values for p in (predictor, add_entries(predictor, one)))
+    before, after = (p.predict(one.indices) - one.values for p in (predictor, predictor.with_entries(one)))
     assert abs(after[0]) < 0.5 * abs(before[0])
 
 
@@ -211,7 +210,7 @@ def test_labels_cannot_be_taken_away(simple):
     predictor, known, _, _ = simple
     some = known.indices[:, 0] < 5
     with pytest.raises(ConfigError, match="cannot be taken away"):
-        add_entries(predictor, SparseTensor(known.indices[some], known.values[some], (5, *KNOWN[1:])))
+        predictor.with_entries(SparseTensor(known.indices[some], known.values[some], (5, *KNOWN[1:])))
 
 
 def test_implicit_labels_cannot_be_updated():
@@ -219,7 +218,7 @@ def test_implicit_labels_cannot_be_updated():
     linear = "mean+bias+fm:2+implicit:0/1+implicit:1/0"
     predictor = fitted(known, (0, 0), linear, **DRAWN | {"burn_in": 2, "draws": 2})
     with pytest.raises(ConfigError, match="implicit"):
-        add_entries(predictor, fresh)
+        predictor.with_entries(fresh)
 
 
 def test_where_biases_answer_they_learn_new_labels(simple):
@@ -229,7 +228,7 @@ def test_where_biases_answer_they_learn_new_labels(simple):
     cells = known.indices[known.indices[:, 0] == 4]
     expected = lone.predict(np.where(np.arange(3) == 0, UNSEEN, cells))
     cells = np.where(np.arange(3) == 0, 20, cells)
-    updated = add_entries(lone, SparseTensor(cells, expected + 3, (21, *KNOWN[1:])))
+    updated = lone.with_entries(SparseTensor(cells, expected + 3, (21, *KNOWN[1:])))
     np.testing.assert_allclose(updated.predict(cells) - expected, 3 * len(cells) / (len(cells) + 10), rtol=1e-4)
 
 
@@ -241,12 +240,12 @@ def test_an_ensemble_is_updated_member_by_member(simple, tmp_path):
     memory = replace(Kriging.of(known.indices, noise, 2, day, KNOWN), near=0.5, length=2.0)
     both = (Member("joint", 0.75, (predictor, predictor)), Member("bias", 0.25, (predictor.fallback,)))
     ensemble = Ensemble(both, (memory,), predictor.fallback, low, high, predictor.calibration)
-    updated = add_entries(ensemble, fresh)
+    updated = ensemble.with_entries(fresh)
     every = np.argwhere(np.ones(KNOWN))
     assert updated.shape == SHAPE
     assert ensemble.shape == KNOWN
     assert np.array_equal(ensemble.predict(every), updated.predict(every))
-    one = add_entries(predictor, fresh)
+    one = predictor.with_entries(fresh)
     by_hand = 0.75 * one.predict(others.indices) + 0.25 * predictor.fallback.predict(others.indices)  # no neighbours
     np.testing.assert_allclose(updated.predict(others.indices), np.clip(by_hand, low, high), rtol=1e-4, atol=1e-5)
     assert not updated.unseen(others.indices).any()

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from jointensor.data.tensor import SparseTensor
 from jointensor.errors import RunError
 from jointensor.registry import Registry
 
@@ -80,6 +81,13 @@ class Predictor(ABC):
     @abstractmethod
     def unpack(cls, packed: Packed) -> Self:
         """What :meth:`pack` described; raises :class:`RunError` where the arrays are inconsistent."""
+
+    def with_entries(self, fresh: SparseTensor) -> Self:
+        """A predictor that knows the labels of new entries, too; by default the same, which does not know them.
+
+        The modes of ``fresh`` begin with the labels that are known and go on with new ones.
+        """
+        return self
 
     def explain(self) -> dict[str, Any]:
         """What the predictor is: kind, parameters, and members or weights where it has some."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -14,6 +14,7 @@ from jointensor.predictors.base import PREDICTORS, Packed, Predictor, pack_predi
 from jointensor.predictors.conformal import Calibration, interval_around
 from jointensor.predictors.joint import Evaluate, JointPredictor
 from jointensor.predictors.tables import Table, Tables, modes_needed
+from jointensor.predictors.update import check_labels_kept, fit_new_biases
 
 CHUNK = 1 << 18
 """Entries that are predicted at a time: bounds memory."""
@@ -141,6 +142,14 @@ class Ensemble(Predictor):
             return value
         rows = self.dependency.find(indices)
         return np.where(rows < len(self.dependency.keys), self.dependency.effects[rows], value)
+
+    def with_entries(self, fresh: SparseTensor) -> Self:
+        """Joint models and biases learn the new labels; residual models, trees and tables stay as they are."""
+        check_labels_kept(self.shape, fresh)
+        members = tuple(
+            replace(member, fits=tuple(fit.with_entries(fresh) for fit in member.fits)) for member in self.members
+        )
+        return replace(self, members=members, fallback=fit_new_biases(self.fallback, fresh))
 
     def n_parameters(self) -> int:
         """All numbers that were learnt."""

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from jointensor.data.tensor import SparseTensor
 from jointensor.errors import RunError
 from jointensor.models.joint import JointModel, evaluate_in_batches
 from jointensor.models.size import CountAllocations
 from jointensor.predictors.base import PREDICTORS, Arrays, Packed, Predictor, require, whole_numbers
 from jointensor.predictors.conformal import Calibration, interval_around
 from jointensor.predictors.tables import Tables
+from jointensor.predictors.update import check_labels_kept, fit_new_biases, fit_new_labels
 from jointensor.registry import parse_spec
 
 CHUNK = 1 << 18
@@ -98,6 +100,11 @@ class JointPredictor(Predictor):
     ) -> NDArray[np.float32]:
         """The same for entries that were predicted already."""
         return interval_around(self.calibration, indices, predictions, unseen, level)
+
+    def with_entries(self, fresh: SparseTensor) -> Self:
+        """Model and biases have rows for new labels, too; all others stay as they are."""
+        check_labels_kept(self.shape, fresh)
+        return replace(self, model=fit_new_labels(self.model, fresh), fallback=fit_new_biases(self.fallback, fresh))
 
     def n_parameters(self) -> int:
         """Those of the joint model."""

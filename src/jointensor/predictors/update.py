@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -21,8 +20,6 @@ from jointensor.models.blocks.base import Block
 from jointensor.models.blocks.growth import NewEntries
 from jointensor.models.joint import JointModel, NonlinearHalf, evaluate_in_batches
 from jointensor.models.multilinear import Multilinear
-from jointensor.predictors.ensemble import Ensemble
-from jointensor.predictors.joint import JointPredictor
 from jointensor.predictors.tables import DEFAULT_SHRINKAGE, Table, Tables
 
 ROUNDS = 2
@@ -41,43 +38,52 @@ BATCH = 1 << 16
 """Entries that are evaluated at a time."""
 
 
-P = TypeVar("P", bound=JointPredictor | Ensemble)
-
-
-def add_entries(predictor: P, fresh: SparseTensor) -> P:
-    """A predictor that knows new labels too.
-
-    In an ensemble all joint models and the biases learn them; residual models, trees and tables stay as they are.
+def fit_new_labels(model: JointModel, fresh: SparseTensor) -> JointModel:
+    """A copy of a fitted model that has rows for new labels, too.
 
     Parameters
     ----------
-    predictor
+    model
         Not changed.
     fresh
         New entries over modes that begin with the labels the model knows and go on with new ones.
     """
-    shape = fresh.shape
-    if any(new < known for new, known in zip(shape, predictor.shape, strict=True)):
-        raise ConfigError(
-            f"new entries have shape {shape}, the model knows {predictor.shape}: labels cannot be taken away"
-        )
-    if isinstance(predictor, Ensemble):
-        return _add_to_all(predictor, fresh)  # type: ignore[return-value]
-    model, starts = predictor.model.grown(shape), predictor.model.shape
-    touched = (fresh.indices >= np.array(starts)).any(axis=1)
+    larger = model.grown(fresh.shape)
+    touched = (fresh.indices >= np.array(model.shape)).any(axis=1)
     if touched.any():
         indices = torch.as_tensor(np.ascontiguousarray(fresh.indices[touched])).long()
-        _learn(model, indices, torch.as_tensor(fresh.values[touched].copy()), starts)
-    fallback = _more_biases(predictor.fallback, fresh, starts)
-    return replace(predictor, model=model.eval(), fallback=fallback)
+        _learn(larger, indices, torch.as_tensor(fresh.values[touched].copy()), model.shape)
+    return larger.eval()
 
 
-def _add_to_all(ensemble: Ensemble, fresh: SparseTensor) -> Ensemble:
-    members = tuple(
-        replace(member, fits=tuple(add_entries(p, fresh) if isinstance(p, JointPredictor) else p for p in member.fits))
-        for member in ensemble.members
-    )
-    return replace(ensemble, members=members, fallback=_more_biases(ensemble.fallback, fresh, ensemble.shape))
+def fit_new_biases(biases: Tables, fresh: SparseTensor) -> Tables:
+    """Additive biases with numbers for new labels: shrunk means of the residuals of the known biases."""
+    starts = [table.sizes[0] for table in biases.tables]
+    known = np.where(fresh.indices < np.array(starts), fresh.indices, UNSEEN)
+    residuals = fresh.values.astype(np.float64) - biases.predict(known)
+    tables = []
+    for n, (table, start) in enumerate(zip(biases.tables, starts, strict=True)):
+        column = fresh.indices[:, n]
+        labels, rows = np.unique(column[column >= start], return_inverse=True)
+        effects = np.bincount(rows, residuals[column >= start], minlength=len(labels))
+        effects = effects / (np.bincount(rows, minlength=len(labels)) + DEFAULT_SHRINKAGE)
+        tables.append(
+            Table(
+                (n,),
+                (fresh.shape[n],),
+                np.concatenate([table.keys, labels.astype(np.int64)]),
+                np.concatenate([table.effects[:-1], effects, np.zeros(1)]),
+            )
+        )
+    return replace(biases, tables=tuple(tables))
+
+
+def check_labels_kept(known: Sequence[int], fresh: SparseTensor) -> None:
+    """Refuse new entries over modes that have fewer labels than before."""
+    if any(new < old for new, old in zip(fresh.shape, known, strict=True)):
+        raise ConfigError(
+            f"new entries have shape {fresh.shape}, the model knows {tuple(known)}: labels cannot be taken away"
+        )
 
 
 def _learn(model: JointModel, indices: Tensor, values: Tensor, starts: tuple[int, ...]) -> None:
@@ -97,33 +103,33 @@ def _solve(g: Multilinear, new: NewEntries, targets: Tensor) -> None:
     """New rows of all blocks, one block after the other; then new rows in all draws; then blocks that memorise."""
     blocks, drawn = g.named_blocks, g.draws.names()
     rows = [block for name, block in blocks.items() if block.learns_rows and name not in drawn]
-    left = targets - g.eval()(new.indices)  # updated block by block: evaluating g with many draws takes long
-    _learn_blocks(rows, new, left)
+    residuals = targets - g.eval()(new.indices)  # updated block by block: evaluating g with many draws takes long
+    _learn_blocks(rows, new, residuals)
     if drawn:
-        _learn_draws(g, new, left)
-        left = targets - g(new.indices)
-    _learn_blocks([block for block in blocks.values() if block.memorises], new, left)
+        _learn_draws(g, new, residuals)
+        residuals = targets - g(new.indices)
+    _learn_blocks([block for block in blocks.values() if block.memorises], new, residuals)
 
 
-def _learn_blocks(blocks: Sequence[Block], new: NewEntries, left: Tensor) -> None:
-    """Fit new labels in blocks to the residuals ``left``, which are updated in place; twice, since blocks interact."""
+def _learn_blocks(blocks: Sequence[Block], new: NewEntries, residuals: Tensor) -> None:
+    """Fit new labels in blocks to residuals, which are updated in place; twice, since blocks interact."""
     for block in 2 * list(blocks):
-        left += block(new.indices)
-        block.learn_new_labels(new, left)
-        left -= block(new.indices)
+        residuals += block(new.indices)
+        block.learn_new_labels(new, residuals)
+        residuals -= block(new.indices)
 
 
-def _learn_draws(g: Multilinear, new: NewEntries, left: Tensor) -> None:
-    """Fit new labels in every draw of every block to the residuals ``left`` of g."""
+def _learn_draws(g: Multilinear, new: NewEntries, residuals: Tensor) -> None:
+    """Fit new labels in every draw of every block to the residuals of g."""
     for name in g.draws.names():
         block, draws = g.named_blocks[name], [g.draws.of(name, k) for k in range(len(g.draws))]
-        wanted = left.clone()  # with the block's own value, in the mean over its draws
+        targets = residuals.clone()  # with the block's own value, in the mean over its draws
         for draw in draws:
-            wanted += block.values_of_draw(draw, new.indices) / len(draws)
-        left = wanted.clone()
+            targets += block.values_of_draw(draw, new.indices) / len(draws)
+        residuals = targets.clone()
         for draw in draws:
-            block.learn_new_labels(new, wanted, draw)
-            left -= block.values_of_draw(draw, new.indices) / len(draws)
+            block.learn_new_labels(new, targets, draw)
+            residuals -= block.values_of_draw(draw, new.indices) / len(draws)
 
 
 def _descend(f: NonlinearHalf, indices: Tensor, targets: Tensor, starts: tuple[int, ...]) -> None:
@@ -142,31 +148,10 @@ def _descend(f: NonlinearHalf, indices: Tensor, targets: Tensor, starts: tuple[i
     start = moved.detach().clone()
     for _ in range(STEPS):
         whole = known.index_put((fresh.nonzero().squeeze(1),), moved)
-        left = torch.func.functional_call(f, {"factors.stacked": whole}, (indices,)) - targets
-        error = (left / scale).square().mean()
+        errors = torch.func.functional_call(f, {"factors.stacked": whole}, (indices,)) - targets
+        error = (errors / scale).square().mean()
         optimizer.zero_grad()
         (error + ridge * (moved - start).square().sum()).backward()
         optimizer.step()
     with torch.no_grad():
         stacked[fresh] = moved
-
-
-def _more_biases(fallback: Tables, fresh: SparseTensor, starts: Sequence[int]) -> Tables:
-    """Additive biases with numbers for the new labels: shrunk means of what the known ones leave."""
-    known = np.where(fresh.indices < np.array(starts), fresh.indices, UNSEEN)
-    left = fresh.values.astype(np.float64) - fallback.predict(known)
-    tables = []
-    for n, table in enumerate(fallback.tables):
-        column = fresh.indices[:, n]
-        labels, rows = np.unique(column[column >= starts[n]], return_inverse=True)
-        effects = np.bincount(rows, left[column >= starts[n]], minlength=len(labels))
-        effects = effects / (np.bincount(rows, minlength=len(labels)) + DEFAULT_SHRINKAGE)
-        tables.append(
-            Table(
-                (n,),
-                (fresh.shape[n],),
-                np.concatenate([table.keys, labels.astype(np.int64)]),
-                np.concatenate([table.effects[:-1], effects, np.zeros(1)]),
-            )
-        )
-    return replace(fallback, tables=tuple(tables))

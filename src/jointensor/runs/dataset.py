@@ -24,7 +24,7 @@ from jointensor.data.tensor import SparseTensor, join
 from jointensor.distributed.process_group import ProcessGroup
 from jointensor.errors import ConfigError, DataError, JointensorError, RunError
 from jointensor.kernels import pick_engine
-from jointensor.models.blocks.spec import by_position, without_memory
+from jointensor.models.blocks.spec import by_position, split_residual_blocks
 from jointensor.models.joint import JointModel
 from jointensor.predictors import Mean, Predictor, Tables, fit_baselines, fit_bias
 from jointensor.predictors.biases import fit_bias_streamed
@@ -318,7 +318,7 @@ def linear_blocks(config: RunConfig, recipe: Recipe, modes: tuple[Mode, ...], *,
         return names.index(name)
 
     spelled = by_position(config.linear, find)
-    return spelled if whole else without_memory(spelled, tables=recipe.linear_solver != "gibbs")[0]
+    return spelled if whole else split_residual_blocks(spelled, sampled=recipe.linear_solver == "gibbs")[0]
 
 
 @contextmanager

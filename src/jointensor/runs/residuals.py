@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from jointensor.data.split import Split
+from jointensor.models.blocks import Piece
 from jointensor.predictors.ensemble import Ensemble, Member
 from jointensor.predictors.residual_stack import fit_residual_stack
 from jointensor.training.fit import Fit
@@ -20,7 +21,7 @@ RESIDUAL_FOLDS = 3
 
 
 def stack_on_residuals(
-    fitted: Fit, parts: Split, blocks: Sequence[str], fit_again: Callable[[Split], Fit], seed: int
+    fitted: Fit, parts: Split, blocks: Sequence[Piece], fit_again: Callable[[Split], Fit], seed: int
 ) -> tuple[Ensemble, list[tuple[str, float]]]:
     """The fitted model with residual models, and by which share each reduced the held-out squared error.
 
@@ -49,7 +50,7 @@ def stack_on_residuals(
         out = np.flatnonzero(folds == fold)
         some = Split(train.take(np.flatnonzero(folds != fold)), parts.valid, parts.test, parts.rule, parts.seed)
         residuals[out] = train.values[out] - fit_again(some).predict(train.indices[out])
-    along = [int(piece.partition(":")[2]) for piece in blocks if piece.startswith("local:")]
-    tables = any(piece.partition(":")[0] == "tables" for piece in blocks)
+    along = [piece.numbers[0] for piece in blocks if piece.kind.residual_model == "kriging"]
+    tables = any(piece.kind.residual_model == "tables" for piece in blocks)
     stack = fit_residual_stack(train, residuals, folds, tables=tables, along=along)
     return Ensemble((member,), stack.models, fallback, *bounds), list(stack.notes)

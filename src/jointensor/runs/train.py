@@ -14,7 +14,8 @@ from jointensor.data.split import Split, split
 from jointensor.distributed.process_group import ProcessGroup
 from jointensor.kernels import pick_engine
 from jointensor.metrics import measure
-from jointensor.models.blocks.spec import without_memory
+from jointensor.models.blocks import Piece
+from jointensor.models.blocks.spec import split_residual_blocks
 from jointensor.predictors import Predictor
 from jointensor.predictors.ensemble import Ensemble
 from jointensor.predictors.joint import JointPredictor
@@ -176,12 +177,12 @@ def _with_residual_models(
     return stacked, notes, 1 + RESIDUAL_FOLDS
 
 
-def residual_blocks(config: RunConfig, fitted: Fit, dataset: Dataset) -> Sequence[str]:
+def residual_blocks(config: RunConfig, fitted: Fit, dataset: Dataset) -> Sequence[Piece]:
     """Blocks of ``--linear`` that are fitted to residuals, modes by position."""
     if config.linear is None:
         return []
     spelled = linear_blocks(config, fitted.recipe, dataset.modes, whole=True)
-    return without_memory(spelled, tables=fitted.recipe.linear_solver != "gibbs")[1]
+    return split_residual_blocks(spelled, sampled=fitted.recipe.linear_solver == "gibbs")[1]
 
 
 def _fit_all_entries(run: Context, dataset: Dataset, fitted: Fit) -> Fit | None:

@@ -199,8 +199,10 @@ class Kind:
     build: Build = build_nothing
     streamable: bool = False
     """Whether the systems of its rows are sums over entries in any order, so that entries may stay on disk."""
-    fitted_to_residuals: Literal["never", "unless sampled", "always"] = "never"
-    """Whether it is fitted after training, to residuals of entries that were held out."""
+    residual_model: Literal["", "kriging", "tables"] = ""
+    """The residual model that it stands for: fitted after training, to residuals of held-out entries."""
+    sampled: bool = False
+    """Whether samplers draw it together with the other blocks instead."""
     requires: tuple[str, str] | None = None
     """Name of another kind without which this one has no meaning, and the reason."""
     neighbours: Any = None

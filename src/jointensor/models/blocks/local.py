@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from jointensor.models.blocks.base import Kind, register, some_modes
 
-register(Kind("local", ("local:A",), "local:A with one mode", some_modes(1, 1), fitted_to_residuals="always"))
+register(Kind("local", ("local:A",), "local:A with one mode", some_modes(1, 1), residual_model="kriging"))

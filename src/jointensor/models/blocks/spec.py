@@ -68,18 +68,18 @@ def by_position(spec: str, find: FindMode) -> str:
     return "+".join(map(str, parse_blocks(spec, find)))
 
 
-def without_memory(spec: str, *, tables: bool) -> tuple[str, list[str]]:
+def split_residual_blocks(spec: str, *, sampled: bool) -> tuple[str, list[Piece]]:
     """Blocks that are trained together, and blocks that are fitted to their residuals; modes by position.
 
-    ``tables``: whether ``tables`` are fitted to residuals; samplers draw them with the other blocks.
+    ``sampled``: whether a sampler draws g.
 
-    >>> without_memory("mean+cp:4+tables+local:2", tables=True)
+    >>> trained, later = split_residual_blocks("mean+cp:4+tables+local:2", sampled=False)
+    >>> trained, [str(piece) for piece in later]
     ('mean+cp:4', ['tables', 'local:2'])
     """
-    residual = {"always", "unless sampled"} if tables else {"always"}
     pieces = parse_blocks(spec)
-    later = [piece for piece in pieces if piece.kind.fitted_to_residuals in residual]
-    return "+".join(str(piece) for piece in pieces if piece not in later), [str(piece) for piece in later]
+    later = [piece for piece in pieces if piece.kind.residual_model and not (sampled and piece.kind.sampled)]
+    return "+".join(str(piece) for piece in pieces if piece not in later), later
 
 
 def build_blocks(shape: Sequence[int], pieces: Sequence[Piece]) -> dict[str, Block]:

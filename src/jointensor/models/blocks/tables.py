@@ -169,6 +169,7 @@ register(
         "tables, or tables:A/B/… with different modes",
         _parse,
         _build,
-        fitted_to_residuals="unless sampled",
+        residual_model="tables",
+        sampled=True,
     )
 )
