@@ -122,15 +122,15 @@ def test_a_run_that_was_finished_is_not_begun_again_by_a_restart(joined, tmp_pat
 def test_an_error_is_said_once_and_its_echo_not_at_all():
     store = dist.HashStore()
     first, second = ProcessGroup(0, 2, CPU, store), ProcessGroup(1, 2, CPU, store)
-    assert first.first_to_say(ConfigError("wrong"))
-    assert not second.first_to_say(ConfigError("wrong"))
-    assert second.first_to_say(ConfigError("something else"))
-    assert not first.first_to_say(LostProcessError("lost"))
-    assert ProcessGroup(0, 1).first_to_say(LostProcessError("lost"))
+    assert first.should_report(ConfigError("wrong"))
+    assert not second.should_report(ConfigError("wrong"))
+    assert second.should_report(ConfigError("something else"))
+    assert not first.should_report(LostProcessError("lost"))
+    assert ProcessGroup(0, 1).should_report(LostProcessError("lost"))
 
 
 def test_lost_processes_say_so_once_where_nobody_else_did(monkeypatch):
-    monkeypatch.setattr("jointensor.distributed.process_group.ECHO", 0.1)
+    monkeypatch.setattr("jointensor.distributed.process_group.ERROR_REPORT_WAIT", 0.1)
     store = dist.HashStore()
-    assert ProcessGroup(0, 3, CPU, store).first_to_say(LostProcessError("one of 3"))
-    assert not ProcessGroup(1, 3, CPU, store).first_to_say(LostProcessError("one of 3, too"))
+    assert ProcessGroup(0, 3, CPU, store).should_report(LostProcessError("one of 3"))
+    assert not ProcessGroup(1, 3, CPU, store).should_report(LostProcessError("one of 3, too"))

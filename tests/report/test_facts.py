@@ -51,7 +51,7 @@ def learnt(cells, values):
 
 
 def test_the_data_are_counted(monkeypatch):
-    monkeypatch.setattr(facts, "POINTS", 120)
+    monkeypatch.setattr(facts, "MAX_CURVE_POINTS", 120)
     cells, values = drawn(900)
     cells, values = cells[cells[:, 1] != 3], values[cells[:, 1] != 3].astype(np.float32)  # a label without entries
     found = data_facts(SparseTensor(cells, values, MODES))
@@ -71,17 +71,17 @@ def test_the_data_are_counted(monkeypatch):
         if mode.name != "day":
             assert one["curve"] == [[i, count] for i, count in enumerate(sorted(every, reverse=True), start=1)]
         names = [(label, counts[i]) for i, label in enumerate(mode.decode(np.arange(mode.size)))]
-        assert one["top"] == [list(row) for row in sorted(names, key=lambda row: -row[1])[: facts.TOP]]
+        assert one["top"] == [list(row) for row in sorted(names, key=lambda row: -row[1])[: facts.TOP_LABELS]]
         ranked = sorted(every, reverse=True)
         assert sum(ranked[: one["half"] - 1]) < len(cells) / 2 <= sum(ranked[: one["half"]])
     curve = found["modes"][2]["curve"]  # 130 labels are thinned, and no entry is lost
-    assert len(curve) == facts.POINTS
+    assert len(curve) == facts.MAX_CURVE_POINTS
     assert sum(y * round(2 * (x - int(x)) + 1) for x, y in curve) == pytest.approx(len(cells))  # of one label or two
     assert found["modes"][2]["labels"] == [[0, "day 000"], [64, "day 064"], [129, "day 129"]]
 
 
 @pytest.mark.parametrize(
-    "values", [(5, 5), (20240102, 20240130), (-3e30, 1e30), (1e30, 1e30), (-(2.0**60), -(2.0**60)), (0, 1e20)]
+    "values", [(5, 5), (20240102, 20270130), (-3e30, 1e30), (1e30, 1e30), (-(2.0**60), -(2.0**60)), (0, 1e20)]
 )
 def test_values_have_a_histogram_even_where_32_bits_leave_no_room_for_its_columns(values):
     found = data_facts(SparseTensor([[0, 0], [1, 1]], values, (2, 2)))["values"]
@@ -103,8 +103,10 @@ def test_errors_by_label_are_those_of_brute_force():
     assert (found["n"], found["calibration"]) == (len(cells), None)
     for n, mode in enumerate(MODES[:2]):
         mine = {mode.label(i): errors[cells[:, n] == i] for i in range(mode.size)}
-        rows = [(label, np.sqrt(np.mean(e**2)), len(e)) for label, e in mine.items() if len(e) >= facts.FEWEST]
-        rows = sorted(rows, key=lambda row: -row[1])[: facts.TOP]
+        rows = [
+            (label, np.sqrt(np.mean(e**2)), len(e)) for label, e in mine.items() if len(e) >= facts.MIN_LABEL_ENTRIES
+        ]
+        rows = sorted(rows, key=lambda row: -row[1])[: facts.TOP_LABELS]
         assert found["modes"][n]["worst"] == [[one, pytest.approx(rmse, rel=1e-4), count] for one, rmse, count in rows]
         assert found["modes"][n]["curve"] is None
     assert "2" not in [label for label, _, _ in found["modes"][1]["worst"]]
@@ -125,7 +127,7 @@ def test_intervals_of_gaussian_noise_hold_their_share():
     cells, values = drawn(4000, noise=2.0)
     found = quality_facts(exact(learnt(cells, values)), MODES, cells, values, calibrated=True)["calibration"]
     assert found == [[level, pytest.approx(level, abs=0.04)] for level in facts.LEVELS]
-    assert len(quality_facts(exact(), MODES, cells, values, calibrated=True)["points"]) == facts.SHOWN
+    assert len(quality_facts(exact(), MODES, cells, values, calibrated=True)["points"]) == facts.MAX_SCATTER_POINTS
 
 
 def test_intervals_are_judged_on_entries_that_they_were_not_learnt_from():
@@ -161,7 +163,7 @@ def test_planted_components_come_largest_first_with_their_signs_and_labels():
         signs = [np.sign(factor[np.abs(factor[:, r]).argmax(), r]) for factor in FACTORS[1:]]
         for mode, n, sign in ((who, 0, signs[0] * signs[1]), (what, 1, signs[0])):
             column = sign * FACTORS[n][:, r] / np.linalg.norm(FACTORS[n][:, r])
-            order = sorted(range(len(column)), key=lambda i: -abs(column[i]))[: facts.TOP]
+            order = sorted(range(len(column)), key=lambda i: -abs(column[i]))[: facts.TOP_LABELS]
             assert mode["top"] == [[MODES[n].label(i), pytest.approx(column[i], rel=1e-5)] for i in order]
         assert max(y for _, y in day["curve"]) > -min(y for _, y in day["curve"])
     assert component_facts(None, MODES) == component_facts(JointModel(SHAPE, (0, 2)), MODES) == []
@@ -186,7 +188,7 @@ def test_cells_that_are_filled_in_are_missing(calibrated):
     cells, values = drawn(3000, noise=1.0)
     predictor = exact(learnt(cells, values) if calibrated else None)
     found = filled_facts(predictor, tensor := SparseTensor(cells, values, MODES))
-    assert len({tuple(row["labels"]) for row in found["rows"]}) == facts.SAMPLE
+    assert len({tuple(row["labels"]) for row in found["rows"]}) == facts.SAMPLED_CELLS
     observed = set(map(tuple, cells.tolist()))
     for row in found["rows"]:
         cell = tuple(int(mode.encode([label])[0]) for mode, label in zip(MODES, row["labels"], strict=True))
@@ -205,7 +207,7 @@ def test_the_history_is_kept_by_attempt_and_thinned():
     assert (first["attempt"], second["attempt"]) == (0, 1)
     assert [one["train"] for one in first["epochs"]] == [1.0, 0.5]
     assert {(one["valid"], one["phase"]) for one in first["epochs"]} == {(None, "warm start")}
-    assert facts.MOST_EPOCHS / 2 <= len(second["epochs"]) <= facts.MOST_EPOCHS
+    assert facts.MAX_EPOCHS_DRAWN / 2 <= len(second["epochs"]) <= facts.MAX_EPOCHS_DRAWN
     assert all(one["valid"] == 2 * one["train"] for one in second["epochs"])
     assert history_facts([]) == []
 
@@ -236,7 +238,7 @@ def test_a_column_holds_as_many_whole_numbers_as_any_other():
     cells = np.array([[i, 0] for i in range(len(values))])
     found = data_facts(SparseTensor(cells, values, (len(values), 1)))["values"]
     assert set(found["counts"][:-1]) == {6}
-    assert len(found["counts"]) <= facts.COLUMNS
+    assert len(found["counts"]) <= facts.HISTOGRAM_BINS
 
 
 def test_a_day_of_a_year_is_a_point():
@@ -249,7 +251,7 @@ def test_a_day_of_a_year_is_a_point():
 
 
 def test_errors_are_of_all_entries_even_if_intervals_are_of_some(monkeypatch):
-    monkeypatch.setattr(facts, "CHECKED", 100)
+    monkeypatch.setattr(facts, "MAX_INTERVAL_ENTRIES", 100)
     cells, values = drawn(4000, noise=1.0)
     predictor = exact(learnt(cells, values))
     found = quality_facts(predictor, MODES, cells, values, calibrated=True)

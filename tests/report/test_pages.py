@@ -18,7 +18,7 @@ from jointensor import split
 from jointensor.cli import main
 from jointensor.cli.app import app
 from jointensor.report.facts import LEVELS, history_facts
-from jointensor.report.pages import AT_ONCE, PHASES, render_run
+from jointensor.report.pages import COMPONENTS_SHOWN, PHASES, render_run
 from jointensor.report.plots import short
 from jointensor.runs.dataset import read_source
 from jointensor.runs.folder import load_run
@@ -214,11 +214,13 @@ def test_a_sentence_says_what_the_table_means(fitted):
 
 def test_many_components_take_a_click(fitted):
     one = read(fitted("plain"), "report")["components"][0]
-    page = render(fitted("plain"), report={"components": [one] * (AT_ONCE + 3)})
-    assert page.count("<h3>Component") == AT_ONCE + 3
-    assert re.search(rf"Component {AT_ONCE},.*3 smaller components.*Component {AT_ONCE + 1},", page, re.DOTALL)
+    page = render(fitted("plain"), report={"components": [one] * (COMPONENTS_SHOWN + 3)})
+    assert page.count("<h3>Component") == COMPONENTS_SHOWN + 3
+    assert re.search(
+        rf"Component {COMPONENTS_SHOWN},.*3 smaller components.*Component {COMPONENTS_SHOWN + 1},", page, re.DOTALL
+    )
     assert page.count("<details>") == page.count("</details>")
-    assert "smaller components" not in render(fitted("plain"), report={"components": [one] * AT_ONCE})
+    assert "smaller components" not in render(fitted("plain"), report={"components": [one] * COMPONENTS_SHOWN})
 
 
 def test_a_learning_curve_shows_its_end_beside_a_bad_beginning(fitted):

@@ -1,4 +1,4 @@
-"""The commands: what they take and what they call."""
+"""The commands: their options, and the functions that they call."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def fit(
     duplicates: a.Duplicates = "error",
     order: a.Order = None,
     rank: Annotated[
-        str, typer.Option(help="R/F: multilinear/nonlinear components; auto: everything chosen by validation.")
+        str, typer.Option(help="R/F: multilinear/nonlinear components; auto: model chosen by cross-validation.")
     ] = "4/16",
     linear: Annotated[
         str | None, typer.Option(help="Multilinear blocks, such as mean+bias+cp:4; replaces R and the recipe's blocks.")
@@ -89,11 +89,11 @@ def fit(
     test_file: Annotated[Path | None, typer.Option(help="Test entries of your own.")] = None,
     valid: a.Valid = 0.1,
     seed: Annotated[int, typer.Option(help="Seed of the model; never moves the split.", min=0)] = 0,
-    refit: Annotated[bool, typer.Option("--refit", help="Train once more on all entries and keep that model.")] = False,
+    refit: Annotated[bool, typer.Option("--refit", help="Refit on all entries and keep that model.")] = False,
     engine: Annotated[str, typer.Option(help="auto, reference, numba (CPU) or triton (NVIDIA GPU).")] = "auto",
     device: a.Device = "auto",
     budget: Annotated[
-        float | None, typer.Option(help="Seconds for everything; --rank auto takes 600 if not told.", min=0)
+        float | None, typer.Option(help="Seconds for the whole run; 600 for --rank auto if not given.", min=0)
     ] = None,
     budget_fits: Annotated[
         int | None,
@@ -103,10 +103,10 @@ def fit(
         float, typer.Option(help="Seconds from one checkpoint to the next.", min=0, metavar="SECONDS")
     ] = 300.0,
     memory: Annotated[
-        str | None, typer.Option(help="Most memory to take, such as 4GB; entries stay on disk where they do not fit.")
+        str | None, typer.Option(help="Memory limit, such as 4GB; entries that do not fit stay on disk.")
     ] = None,
     stream: Annotated[
-        bool, typer.Option("--stream", help="With --memory: keep entries on disk even where they would fit.")
+        bool, typer.Option("--stream", help="With --memory: keep entries on disk even if they fit.")
     ] = False,
     no_restart: a.NoRestart = False,
     separator: a.Separator = None,
@@ -156,12 +156,13 @@ def predict(
     queries: Annotated[Path, typer.Argument(help="Entries to predict, in any readable format.")],
     out: Annotated[Path, typer.Option(help="File to write: the queries with a prediction beside them.")],
     interval: Annotated[
-        float | None, typer.Option(help="Also lower and upper ends that hold this share of the values, such as 0.9.")
+        float | None,
+        typer.Option(help="Also write intervals (lower, upper) that hold this share of the values, such as 0.9."),
     ] = None,
     safe_csv: a.SafeCsv = False,
     quiet: a.Quiet = False,
 ) -> None:
-    """Predict entries; they come back in their order."""
+    """Predict entries and write them in their order."""
     from jointensor.cli.screen import Screen
     from jointensor.runs.folder import load_run
     from jointensor.runs.predict import predict_file
@@ -211,7 +212,7 @@ def complete(
     safe_csv: a.SafeCsv = False,
     quiet: a.Quiet = False,
 ) -> None:
-    """Fill in every cell of a part of the tensor, or its largest predictions."""
+    """Fill in all cells of a part of the tensor, or the missing cells with the largest predictions."""
     from jointensor.cli.screen import Screen
     from jointensor.runs.folder import load_run
     from jointensor.runs.predict import complete_file
@@ -310,7 +311,7 @@ def select(
     out: Annotated[Path, typer.Option(help="Folder for grid.csv, grid.png and selection.json.")],
     linear_ranks: Annotated[str, typer.Option("--linear-ranks", help="Values of R: 0,1,2,4,8.")] = "0,1,2,4,8,16",
     nonlinear_ranks: Annotated[str, typer.Option("--nonlinear-ranks", help="Values of F: 0,4,16.")] = "0,4,16",
-    folds: Annotated[int, typer.Option(help="Fifths of the entries that are left out in turn.", min=1, max=5)] = 2,
+    folds: Annotated[int, typer.Option(help="Folds to hold out in turn, of five.", min=1, max=5)] = 2,
     starts: Annotated[int, typer.Option(help="Random starts per fit.", min=1)] = 2,
     modes: a.Modes = None,
     mode: a.Mode = None,
@@ -325,7 +326,7 @@ def select(
     quiet: a.Quiet = False,
     json: a.Json = False,
 ) -> None:
-    """Plot the error of left-out entries over R/F, and choose the fewest components that are good enough."""
+    """Plot the cross-validation error over R/F, and choose the fewest components that are good enough."""
     from jointensor.cli.options import numbers, read_options
     from jointensor.cli.screen import Screen
     from jointensor.runs.dataset import read_source
@@ -355,7 +356,9 @@ def reproduce(
     ],
     out: Annotated[Path, typer.Option(help="Folder for fits, tables and pictures; finished fits are kept.")],
     data: Annotated[Path | None, typer.Option(help="Folder with the tensors.", metavar="FOLDER")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Small generated tensors: shows that it runs.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Small generated tensors and short fits, as a check that it runs.")
+    ] = False,
     seeds: Annotated[int, typer.Option(help="Seeds of every fit.", min=1)] = 3,
     seeds_large: Annotated[
         int | None, typer.Option(help="Seeds of fits to more than 500,000 entries; as --seeds if not given.", min=1)
@@ -367,12 +370,12 @@ def reproduce(
     budget: Annotated[float | None, typer.Option(help="Seconds for one fit.", min=0)] = None,
     jobs: Annotated[int, typer.Option(help="Fits at a time.", min=1)] = 1,
     finished: Annotated[
-        bool, typer.Option("--finished", help="Write the page from the fits that are there; fit nothing.")
+        bool, typer.Option("--finished", help="Write the page from the finished fits; fit nothing.")
     ] = False,
     quiet: a.Quiet = False,
     json: a.Json = False,
 ) -> None:
-    """Repeat an experiment of the paper: ours beside its numbers, and whether its claims hold."""
+    """Repeat an experiment of the paper: our figures beside its own, and whether its claims hold."""
     from jointensor.cli.screen import Screen
     from jointensor.reproduce.paper import DATASETS
     from jointensor.reproduce.run import reproduce as run_experiment
@@ -396,7 +399,7 @@ def report(
     quiet: a.Quiet = False,
     json: a.Json = False,
 ) -> None:
-    """Write report.html again: one page about a run or a comparison, to open and to send on."""
+    """Write report.html again: one self-contained page about a run or a comparison."""
     from jointensor.cli.screen import Screen
     from jointensor.runs.report import report as write_report
 

@@ -1,4 +1,4 @@
-"""Ctrl-C: once finishes the step, writes what there is and ends; twice stops at once."""
+"""Ctrl-C: the first one finishes the step and writes the best model so far; the second one stops at once."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from jointensor.runs.config import Listener
 
 @contextmanager
 def interruptible(listener: Listener, *, search: bool) -> Iterator[Listener]:
-    """A listener that says when to stop: after the first Ctrl-C. The second one interrupts as ever.
+    """A listener that asks to stop after the first Ctrl-C; the second one raises ``KeyboardInterrupt``.
 
-    A search for the rank has its own way to stop and hears the first one as ever.
+    A search handles ``KeyboardInterrupt`` itself.
     """
     if search or threading.current_thread() is not threading.main_thread():  # signals go to the main thread alone
         yield listener
@@ -27,7 +27,9 @@ def interruptible(listener: Listener, *, search: bool) -> Iterator[Listener]:
         del number, frame
         signal.signal(signal.SIGINT, before)
         asked.set()
-        listener.on_note("finishing this step, then writing the best model so far; Ctrl-C again stops at once")
+        listener.on_note(
+            "Interrupted; finishing this step, then writing the best model so far. Ctrl-C again stops at once."
+        )
 
     before = signal.getsignal(signal.SIGINT)
     signal.signal(signal.SIGINT, hear)

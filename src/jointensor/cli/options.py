@@ -1,4 +1,4 @@
-"""Text of the command line made into a configuration."""
+"""Options of the command line as a configuration."""
 
 from __future__ import annotations
 

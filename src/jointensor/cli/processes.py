@@ -1,4 +1,4 @@
-"""Several processes on the command line: one voice, and the same end for all."""
+"""Several processes on the command line: errors are printed once, and all processes end alike."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from jointensor.errors import ConfigError
 
 @contextmanager
 def joined(device: str) -> Iterator[ProcessGroup]:
-    """The processes of this job; an error that another one has caused, or said, ends this one without a word."""
+    """The processes of this job. Exits quietly if another process has reported the error."""
     processes = join_processes(device)
     try:
         yield processes
     except Exception as error:
-        if processes.first_to_say(error):
+        if processes.should_report(error):
             raise
         sys.exit(2 if isinstance(error, ConfigError) else 1)
     processes.leave()

@@ -1,4 +1,4 @@
-"""The processes of one fit: who they are, and the few things they do together.
+"""The processes of one fit, and their collective operations.
 
 Every process runs the same program on its own share of the training entries. What the program does next depends on
 sums over all processes (:meth:`ProcessGroup.sum`) or on the first process (:meth:`ProcessGroup.decide`), so all of them
@@ -33,10 +33,10 @@ T = TypeVar("T")
 
 CPU = torch.device("cpu")
 
-LETTER = 1024
-"""Bytes of a message that are sent at once; most decisions are shorter."""
+MESSAGE_HEAD = 1024
+"""Bytes of the first part of a message; most decisions need no second part."""
 
-ECHO = 3.0
+ERROR_REPORT_WAIT = 3.0
 """Seconds in which a process that failed has time to report its error."""
 
 
@@ -48,12 +48,12 @@ class ProcessGroup:
     """
 
     rank: int = 0
-    """Number of this process, from 0; the first one decides, writes and prints."""
+    """Number of this process, from 0; process 0 decides, writes and prints."""
     size: int = 1
     device: torch.device = CPU
-    """Where this process computes, and where what it sends lives."""
+    """Device on which this process computes, and from which it sends."""
     store: Any = None
-    """Small notes that all can read, a ``torch.distributed.Store``; ``None`` for a process that is alone."""
+    """Key-value store of all processes, a ``torch.distributed.Store``; ``None`` for a single process."""
     wire: Counter[str] = field(default_factory=Counter, compare=False)
     """Bytes that this process has sent by kind of operation, counted as rings of processes send them."""
     heartbeat: Heartbeat | None = field(default=None, compare=False, repr=False)
@@ -82,28 +82,28 @@ class ProcessGroup:
         return [len(range(rank, count, self.size)) for rank in range(self.size)]
 
     def decide(self, compute: Callable[[], T]) -> T:
-        """What the first process computes (numbers, words, lists of them); all compute, since that may be training."""
+        """The result of the first process (numbers, text, lists of them); all compute, since that may be training."""
         answer = compute()
         if not self.shared:
             return answer
-        told: T = json.loads(self.bytes_of(json.dumps(answer).encode() if self.first else b""))
-        return told
+        decision: T = json.loads(self.bytes_of(json.dumps(answer).encode() if self.first else b""))
+        return decision
 
     def bytes_of(self, data: bytes, source: int = 0) -> bytes:
         """The bytes that process ``source`` has, on all of them."""
         if not self.shared:
             return data
-        head = np.zeros(LETTER, np.uint8)
+        head = np.zeros(MESSAGE_HEAD, np.uint8)
         if self.rank == source:
             head[:8] = np.frombuffer(len(data).to_bytes(8, "little"), np.uint8)
-            head[8 : 8 + len(data)] = np.frombuffer(data[: LETTER - 8], np.uint8)
+            head[8 : 8 + len(data)] = np.frombuffer(data[: MESSAGE_HEAD - 8], np.uint8)
         got = self._broadcast_array(head, source)
         length = int.from_bytes(got[:8].tobytes(), "little")
-        rest = np.zeros(max(length - (LETTER - 8), 0), np.uint8)
+        rest = np.zeros(max(length - (MESSAGE_HEAD - 8), 0), np.uint8)
         if self.rank == source and len(rest):
-            rest[:] = np.frombuffer(data[LETTER - 8 :], np.uint8)
+            rest[:] = np.frombuffer(data[MESSAGE_HEAD - 8 :], np.uint8)
         more = self._broadcast_array(rest, source) if len(rest) else rest
-        return got[8 : 8 + min(length, LETTER - 8)].tobytes() + more.tobytes()
+        return got[8 : 8 + min(length, MESSAGE_HEAD - 8)].tobytes() + more.tobytes()
 
     def _broadcast_array(self, array: np.ndarray[Any, Any], source: int) -> np.ndarray[Any, Any]:
         return self.broadcast_(torch.from_numpy(array).to(self.device), source).cpu().numpy()
@@ -223,8 +223,8 @@ class ProcessGroup:
                 f"one of the {self.size} processes has ended or does not answer ({what}: {str(error).splitlines()[0]})"
             ) from None
 
-    def first_to_say(self, error: BaseException) -> bool:
-        """Whether an error is news: no process has said the same, and it is not the echo of another's."""
+    def should_report(self, error: BaseException) -> bool:
+        """Whether this process should report an error: no other has reported the same, or caused it by ending."""
         if not self.shared:
             return True
         try:
@@ -239,11 +239,11 @@ class ProcessGroup:
             return True
 
     def _count(self, text: str) -> int:
-        return int(self.store.add(f"said/{hashlib.sha256(text.encode()).hexdigest()}", 1))
+        return int(self.store.add(f"reported/{hashlib.sha256(text.encode()).hexdigest()}", 1))
 
     def _somebody_failed(self) -> bool:
         begin = time.monotonic()
-        while time.monotonic() - begin < ECHO:
+        while time.monotonic() - begin < ERROR_REPORT_WAIT:
             if self.store.check(["failed"]):
                 return True
             time.sleep(0.05)

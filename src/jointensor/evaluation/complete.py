@@ -1,4 +1,4 @@
-"""Fill in: every cell of a part of the tensor, or its largest predictions, without forming the rest."""
+"""Completion: every cell of a part of the tensor, or its largest predictions, without forming the rest."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def select(modes: tuple[Mode, ...], where: str | None) -> Selection:
     return selection
 
 
-class Answering(Protocol):
-    """What answers for cells."""
+class CellPredictor(Protocol):
+    """Predicts cells."""
 
     def predict(self, indices: NDArray[np.integer]) -> NDArray[np.float32]:
         """One number per cell."""
@@ -112,7 +112,7 @@ class Observed:
         return values, found
 
 
-def fill_in(predictor: Answering, selection: Selection, observed: Observed) -> Iterator[pl.DataFrame]:
+def fill_in(predictor: CellPredictor, selection: Selection, observed: Observed) -> Iterator[pl.DataFrame]:
     """All selected cells, a chunk at a time: labels, ``value`` (observed where known, else predicted), ``prediction``,
     ``observed``, ``unseen``.
     """
@@ -128,7 +128,7 @@ def fill_in(predictor: Answering, selection: Selection, observed: Observed) -> I
         yield labels_frame(selection.modes, indices).with_columns(**{k: pl.Series(v) for k, v in columns.items()})
 
 
-def fill_in_top(predictor: Answering, selection: Selection, observed: Observed, count: int) -> pl.DataFrame:
+def fill_in_top(predictor: CellPredictor, selection: Selection, observed: Observed, count: int) -> pl.DataFrame:
     """The ``count`` missing cells with the largest predictions, largest first."""
     best = np.empty((0, len(selection.modes)), dtype=np.int64)  # (cells, modes)
     figures = np.empty(0, dtype=np.float32)  # (cells,), falling

@@ -1,4 +1,4 @@
-"""What a report shows, as plain data, kept in the run folder: the page can be made again without the source.
+"""Facts that a report shows, as plain data in the run folder: the page can be made again without the source.
 
 data         shape, values, entries per label
 history      figures of every epoch, by attempt and phase
@@ -30,45 +30,44 @@ from jointensor.training.history import Epoch
 
 Facts = dict[str, Any]
 
-COLUMNS = 30
-"""Of a histogram."""
+HISTOGRAM_BINS = 30
 
-POINTS = 400
-"""Most points of a curve along a mode: the days of a year, one by one."""
+MAX_CURVE_POINTS = 400
+"""Points of a curve along a mode: enough for the days of a year, one by one."""
 
-POOLED = 60
-"""Most points of a curve of errors, each over several labels."""
+MAX_ERROR_POINTS = 60
+"""Points of a curve of errors, each over several labels."""
 
-SHOWN = 600
+MAX_SCATTER_POINTS = 600
 """Test entries that are drawn as points."""
 
-JUDGED = 2_000_000
-"""Most test entries whose errors are counted."""
+MAX_ERROR_ENTRIES = 2_000_000
+"""Test entries whose errors are computed."""
 
-CHECKED = 200_000
-"""Most of them whose intervals are."""
+MAX_INTERVAL_ENTRIES = 200_000
+"""Test entries whose intervals are computed."""
 
-TOP = 8
-"""Labels that are named."""
+TOP_LABELS = 8
+"""Labels that are named per mode."""
 
-FEWEST = 5
-"""Test entries of a label without which its error says nothing."""
+MIN_LABEL_ENTRIES = 5
+"""Test entries of a label below which its error is not shown: it would be chance."""
 
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-"""Of intervals that are checked."""
+"""Levels of the intervals whose coverage is shown."""
 
-SAMPLE = 12
-"""Missing cells that are shown."""
+SAMPLED_CELLS = 12
+"""Missing cells that are shown with their predictions."""
 
-WHOLE = 2.0**53
-"""From here on every number is whole, and one more than it is the same number."""
+MAX_FRACTIONAL = 2.0**53
+"""Beyond this every float of 64 bits is a whole number, and adding 1 changes nothing."""
 
-MOST_EPOCHS = 400
-"""Of an attempt that are drawn."""
+MAX_EPOCHS_DRAWN = 400
+"""Epochs of an attempt that are drawn."""
 
 
 def data_facts(tensor: SparseTensor) -> Facts:
-    """What the data are."""
+    """Shape, values and entries per label."""
     counts, edges = _histogram(tensor.values.astype(np.float64))  # 32 bits may not part the columns
     cells = math.prod(tensor.shape)
     return {
@@ -88,13 +87,13 @@ def data_facts(tensor: SparseTensor) -> Facts:
 
 
 def _histogram(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Counts and edges; columns of whole numbers hold equally many, or they would go up and down for nothing."""
+    """Counts and edges; bins of whole numbers hold equally many of them, or the bars would alternate."""
     low, high = values.min(), values.max()
-    if low == high and abs(low) >= WHOLE:
+    if low == high and abs(low) >= MAX_FRACTIONAL:
         return np.histogram(values, [low * (1 - 1e-6 * np.sign(low)), high * (1 + 1e-6 * np.sign(low))])
-    if max(-low, high) >= WHOLE or not np.all(values == np.floor(values)):
-        return np.histogram(values, COLUMNS)
-    step = math.ceil((high - low + 1) / COLUMNS)
+    if max(-low, high) >= MAX_FRACTIONAL or not np.all(values == np.floor(values)):
+        return np.histogram(values, HISTOGRAM_BINS)
+    step = math.ceil((high - low + 1) / HISTOGRAM_BINS)
     return np.histogram(values, low - 0.5 + step * np.arange(math.ceil((high - low + 1) / step) + 1))
 
 
@@ -112,7 +111,7 @@ def _mode_facts(tensor: SparseTensor, n: int, mode: Mode) -> Facts:
         "most": int(counts.max()),
         "without": int((counts == 0).sum()),
         "half": int(np.searchsorted(so_far, len(tensor) / 2)) + 1,  # labels that hold half of all entries
-        "top": [[mode.label(int(i)), int(counts[i])] for i in most[:TOP]],
+        "top": [[mode.label(int(i)), int(counts[i])] for i in most[:TOP_LABELS]],
         "curve": _along(mode, counts) if ordered else _thinned(np.arange(1.0, mode.size + 1), counts[most]),
         "labels": _axis_labels(mode) if ordered else None,
     }
@@ -126,13 +125,13 @@ def _along(mode: Mode, values: NDArray[Any]) -> list[list[float]]:
 
 
 def _thinned(places: NDArray[np.float64], values: NDArray[Any]) -> list[list[float]]:
-    """Mean places and means of at most ``POINTS`` stretches of a curve."""
-    bounds = np.unique(np.linspace(0, len(values), min(len(values), POINTS) + 1).astype(int))
+    """Mean places and means of at most ``MAX_CURVE_POINTS`` stretches of a curve."""
+    bounds = np.unique(np.linspace(0, len(values), min(len(values), MAX_CURVE_POINTS) + 1).astype(int))
     return [[float(places[a:b].mean()), float(values[a:b].mean())] for a, b in pairwise(bounds)]
 
 
 def _places(mode: Mode) -> NDArray[np.float64]:
-    """Where the labels of an ordered mode lie: dates by the day, which not all of them have; numbers by value."""
+    """Positions of the labels of an ordered mode on an axis: dates by the day, numbers by value."""
     if mode.labels is not None and all(map(is_date, mode.labels)):
         try:
             return np.array([_day(label) for label in mode.labels])
@@ -149,7 +148,7 @@ def _day(label: str) -> float:
 
 
 def _axis_labels(mode: Mode) -> list[list[Any]]:
-    """Both ends of an ordered mode and what lies between, with places."""
+    """Both ends and the middle of an ordered mode, with their positions."""
     places = _places(mode)
     middle = np.abs(places - (places.min() + places.max()) / 2).argmin()
     return [
@@ -166,27 +165,27 @@ def quality_facts(
     *,
     calibrated: bool,
 ) -> Facts | None:
-    """How predictions compare with values that were not used for training; ``None`` where there are none.
+    """Predictions beside values that were not used for training; ``None`` where there are no such values.
 
     Parameters
     ----------
     predictor
-        What is judged.
+        The model that is evaluated.
     modes
         With labels.
     indices, values
-        Entries that did not train it.
+        Entries that it was not trained on.
     calibrated
         Whether its intervals were learnt from these same entries.
     """
     known = np.flatnonzero(np.all(indices >= 0, axis=1))
-    known = known[:: 1 + len(known) // JUDGED]
+    known = known[:: 1 + len(known) // MAX_ERROR_ENTRIES]
     if not len(known):
         return None
     indices, truth = indices[known], np.asarray(values, dtype=np.float64)[known]
     predicted = predictor.predict(indices).astype(np.float64)
-    checked = slice(None, None, 1 + len(truth) // CHECKED)
-    shown = np.linspace(0, len(truth) - 1, min(SHOWN, len(truth))).astype(int)
+    checked = slice(None, None, 1 + len(truth) // MAX_INTERVAL_ENTRIES)
+    shown = np.linspace(0, len(truth) - 1, min(MAX_SCATTER_POINTS, len(truth))).astype(int)
     return {
         "n": len(truth),
         "points": np.stack([truth[shown], predicted[shown]], axis=1).round(6).tolist(),
@@ -200,12 +199,12 @@ def _errors_by_label(mode: Mode, column: NDArray[np.integer], errors: NDArray[np
     counts = np.bincount(column, minlength=mode.size)
     squares = np.bincount(column, errors**2, minlength=mode.size)
     rmse = np.sqrt(squares / np.maximum(counts, 1))
-    enough = np.flatnonzero(counts >= FEWEST)
-    worst = enough[np.argsort(-rmse[enough], kind="stable")][:TOP]
+    enough = np.flatnonzero(counts >= MIN_LABEL_ENTRIES)
+    worst = enough[np.argsort(-rmse[enough], kind="stable")][:TOP_LABELS]
     curve = []
     if mode.order != "none":
         places = _places(mode)
-        for g in np.array_split(np.argsort(places, kind="stable"), min(mode.size, POOLED)):
+        for g in np.array_split(np.argsort(places, kind="stable"), min(mode.size, MAX_ERROR_POINTS)):
             if counts[g].any():
                 curve.append([float(places[g].mean()), math.sqrt(squares[g].sum() / counts[g].sum())])
     return {
@@ -257,7 +256,9 @@ def component_facts(model: JointModel | None, modes: Sequence[Mode]) -> list[Fac
         {
             "weight": float(weight),
             "share": float(weight) / total,
-            "modes": [_loadings(found.factors[n][:, r], mode, found.top(r, n, TOP)) for n, mode in enumerate(modes)],
+            "modes": [
+                _loadings(found.factors[n][:, r], mode, found.top(r, n, TOP_LABELS)) for n, mode in enumerate(modes)
+            ],
         }
         for r, weight in enumerate(found.weights)
     ]
@@ -278,14 +279,14 @@ def filled_facts(predictor: JointPredictor | Ensemble, tensor: SparseTensor, see
     generator = np.random.default_rng([seed, 77])
     # labels as often as they occur: cells that somebody may ask for
     drawn = np.stack(
-        [generator.choice(tensor.indices[:, n], 8 * SAMPLE) for n in range(tensor.n_modes)], axis=1
+        [generator.choice(tensor.indices[:, n], 8 * SAMPLED_CELLS) for n in range(tensor.n_modes)], axis=1
     )  # (cells, modes)
     largest = int(np.argmax(tensor.shape))
     near = tensor.indices[np.isin(tensor.indices[:, largest], drawn[:, largest])]  # no other entry can be one of them
     keys = cell_keys(np.concatenate([near, drawn]), tensor.shape)
     missing = ~np.isin(keys[len(near) :], keys[: len(near)])
     cells = np.unique(drawn[missing], axis=0)
-    cells = cells[generator.permutation(len(cells))[:SAMPLE]]
+    cells = cells[generator.permutation(len(cells))[:SAMPLED_CELLS]]
     has = predictor.calibration is not None
     ends = predictor.interval(cells, 0.9) if has and len(cells) else np.zeros((len(cells), 2))
     predicted = predictor.predict(cells) if len(cells) else np.zeros(0)
@@ -313,4 +314,4 @@ def history_facts(history: Sequence[Epoch]) -> list[Facts]:
 
 def _some(rows: list[Facts]) -> list[Facts]:
     """Not too many epochs, the first and the last among them."""
-    return [rows[k] for k in np.unique(np.linspace(0, len(rows) - 1, min(len(rows), MOST_EPOCHS)).astype(int))]
+    return [rows[k] for k in np.unique(np.linspace(0, len(rows) - 1, min(len(rows), MAX_EPOCHS_DRAWN)).astype(int))]

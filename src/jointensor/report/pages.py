@@ -1,4 +1,4 @@
-"""Facts to a page: plots are drawn here, words are in the templates."""
+"""Render facts as a page: plots are drawn here, the text is in the templates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PHASES = {
 """Class of the dots of every phase."""
 
 KINDS = {"p1": "warm start", "p2": "nonlinear part alone", "p3": "multilinear part alone", "p4": "refinement"}
-"""What these classes are called."""
+"""Names of these classes in the legend."""
 
 WORDS = {
     "RMSE": "root mean squared error, in the unit of the values",
@@ -34,7 +34,7 @@ WORDS = {
     "success": "fits that learnt something: RFE below 1",
     "dead f": "fits whose nonlinear part ended as a constant",
 }
-"""What the figures are."""
+"""Explanations of the figures."""
 
 BASELINES = {
     "mean": "the mean of all values",
@@ -42,28 +42,28 @@ BASELINES = {
     "tables": "means of combinations of labels, shrunk where entries are few",
     "interp": "straight lines between the nearest entries along an ordered mode",
 }
-"""What the models beside the fitted one are."""
+"""Explanations of the baselines."""
 
-SKEWED = 50
-"""Times the median from where on an axis of counts is logarithmic."""
+LOG_COUNT_RATIO = 50
+"""An axis of counts is logarithmic if the largest exceeds the median so many times."""
 
-STEEP = 8
-"""Times the least from where on the axis of a learning curve is."""
+LOG_LOSS_RATIO = 8
+"""The axis of a learning curve is logarithmic if the largest loss exceeds the least so many times."""
 
-AT_ONCE = 6
-"""Components that are shown without a click."""
+COMPONENTS_SHOWN = 6
+"""Components that are shown without a click; the others can be unfolded."""
 
-FAR = 5
-"""Times the least error that is still drawn."""
+MAX_ERROR_RATIO = 5
+"""Models whose error exceeds the least so many times are not drawn: they would hide the others."""
 
 OUTCOMES = {"converged": "Converged", "budget": "Ended by its budget", "interrupted": "Interrupted"}
-"""How a fit ended, in words; others speak for themselves."""
+"""How a fit ended, in words; other outcomes are shown as they are."""
 
-HIGH = 140
-"""Height of the plots of components."""
+COMPONENT_HEIGHT = 140
+"""Height of the plots of components, in pixels."""
 
-FOURTH = 240
-"""Their width in a row of four."""
+QUARTER_WIDTH = 240
+"""Width of the plots of components in a row of four."""
 
 
 def render_run(facts: Facts, metrics: Facts, config: Facts, environment: Facts) -> str:
@@ -93,10 +93,10 @@ def render_run(facts: Facts, metrics: Facts, config: Facts, environment: Facts) 
         errors=[(mode, _errors(mode)) for mode in quality["modes"]] if quality else [],
         calibration=_held(quality["calibration"]) if quality and quality["calibration"] else None,
         components=[
-            (one, [_loading(mode, FOURTH if len(one["modes"]) > 3 else WIDTH) for mode in one["modes"]])
+            (one, [_loading(mode, QUARTER_WIDTH if len(one["modes"]) > 3 else WIDTH) for mode in one["modes"]])
             for one in facts.get("components", [])
         ],
-        at_once=AT_ONCE,
+        at_once=COMPONENTS_SHOWN,
         trials=_trials((metrics.get("search") or {}).get("trials", [])),
         notes=[note for note in metrics["notes"] if note != (metrics.get("search") or {}).get("reason")],
         beside=_beside(facts.get("filled")),
@@ -109,7 +109,9 @@ def render_comparison(
 ) -> str:
     """The page of a comparison; ``fields`` are those of the rows as they are shown."""
     known = sorted((row for row in rows if row["rmse"] is not None), key=lambda row: row["rmse"])
-    near = [row for row in known if row["rmse"] <= FAR * known[0]["rmse"]]  # one that failed would hide all others
+    near = [
+        row for row in known if row["rmse"] <= MAX_ERROR_RATIO * known[0]["rmse"]
+    ]  # one that failed would hide all others
     drawn = [(row["model"], row["rmse"], row["rmse_sd"]) for row in near]
     shown = [k for k in range(len(titles)) if any(one[k] != "–" for one in fields)]
     return _render(
@@ -147,7 +149,7 @@ def _command(environment: Facts) -> str:
 
 
 def _phases(history: Sequence[Facts]) -> dict[str, str]:
-    """Those that occur, and their classes; one that nobody knows looks like refinement."""
+    """Phases that occur, and their classes; unknown ones are drawn like refinement."""
     seen = dict.fromkeys(row["phase"] for one in history for row in one["epochs"])
     return {phase: PHASES.get(phase, "p4") for phase in seen}
 
@@ -181,12 +183,12 @@ def _verdict(rows: Sequence[Facts]) -> str | None:
     if mean is None or rows[0]["mae"] is None:
         return None
     ours, theirs = short(rows[0]["mae"]), short(mean["mae"])
-    said = f"A prediction is off by {ours} on average; the mean of all values is off by {theirs}."
+    text = f"A prediction is off by {ours} on average; the mean of all values is off by {theirs}."
     best = next((row for row in rows if row["best"]), rows[0])
     if best["rmse"] < rows[0]["rmse"]:
         figures = f"RMSE {best['rmse']:.4g} against {rows[0]['rmse']:.4g}"
-        said += f" The simple model “{best['model']}” is better here: {figures}."
-    return said
+        text += f" The simple model “{best['model']}” is better here: {figures}."
+    return text
 
 
 def figure_rows(metrics: Facts) -> list[Facts]:
@@ -212,7 +214,7 @@ def figure_rows(metrics: Facts) -> list[Facts]:
 
 def _histogram(values: Facts) -> Markup:
     edges, counts = values["edges"], values["counts"]
-    log = max(counts) > SKEWED * (sorted(counts)[len(counts) // 2] + 1)  # a few columns would hide all others
+    log = max(counts) > LOG_COUNT_RATIO * (sorted(counts)[len(counts) // 2] + 1)  # a few columns would hide all others
     plot = _counted((edges[0], edges[-1]), max(counts), log=log, x_labels=None, title="value")
     return Markup(plot.columns(edges, counts).svg("histogram of the values"))
 
@@ -222,21 +224,21 @@ def _per_label(mode: Facts) -> Markup:
     if not mode["labels"] and len(top) == mode["size"]:  # few enough to name them all
         return Markup(bars([tuple(one) for one in top], name, texts=[f"{count:,}" for _, count in top]))
     title = mode["name"] if mode["labels"] else f"{mode['name']}, most frequent first"
-    log = not mode["labels"] and mode["most"] > SKEWED * (mode["median"] + 1)
-    points = [(x, max(y, NOTHING) if log else y) for x, y in mode["curve"]]
+    log = not mode["labels"] and mode["most"] > LOG_COUNT_RATIO * (mode["median"] + 1)
+    points = [(x, max(y, LOG_ZERO) if log else y) for x, y in mode["curve"]]
     ends = (points[0][0], points[-1][0])
     plot = _counted(ends, max(y for _, y in points), log=log, x_labels=mode["labels"], title=title)
     return Markup(_drawn(plot, points).svg(name))
 
 
-NOTHING = 0.5
-"""Where no entries are, on a logarithmic axis."""
+LOG_ZERO = 0.5
+"""Where a count of zero is drawn on a logarithmic axis."""
 
 
 def _counted(x: tuple[float, float], most: float, *, log: bool, x_labels: Any, title: str) -> Plot:
     """Axes for numbers of entries."""
     titles = (title, "entries, logarithmic" if log else "entries")
-    return Plot(x, (NOTHING if log else 0, most), x_labels=x_labels, titles=titles, log=log)
+    return Plot(x, (LOG_ZERO if log else 0, most), x_labels=x_labels, titles=titles, log=log)
 
 
 def _drawn(plot: Plot, points: Sequence[tuple[float, float]]) -> Plot:
@@ -247,7 +249,7 @@ def _curve(attempt: Facts, measure: str) -> Markup:
     rows = attempt["epochs"]
     figures = [f for row in rows for f in (row["train"], row["valid"]) if f is not None]
     low, high = min(figures), max(figures)
-    log = 0 < low < high / STEEP  # the first epochs would hide the last ones
+    log = 0 < low < high / LOG_LOSS_RATIO  # the first epochs would hide the last ones
     titles = ("epoch", measure + (", logarithmic" if log else ""))
     plot = Plot((1, rows[-1]["epoch"]), (low, high), titles=titles, size=WIDE, log=log)
     plot.line([(row["epoch"], row["train"]) for row in rows if row["train"] is not None], "grey")
@@ -288,9 +290,8 @@ def _loading(mode: Facts, width: int) -> Markup:
         return Markup(bars([tuple(one) for one in mode["top"]], f"loadings of {mode['name']}", width=width))
     points = [tuple(point) for point in mode["curve"]]
     heights = [0.0, *(y for _, y in points)]
-    plot = Plot(
-        (points[0][0], points[-1][0]), (min(heights), max(heights)), x_labels=mode["labels"], size=(width, HIGH),
-    )  # fmt: skip
+    ends, size = (points[0][0], points[-1][0]), (width, COMPONENT_HEIGHT)
+    plot = Plot(ends, (min(heights), max(heights)), x_labels=mode["labels"], size=size)
     return Markup(_drawn(plot, points).svg(f"loadings along {mode['name']}"))
 
 
@@ -299,7 +300,9 @@ def _trials(trials: Sequence[Facts]) -> Facts | None:
     known = sorted((one for one in trials if one["rmse"] is not None), key=lambda one: one["rmse"])
     if not known:
         return None
-    near = [(one["name"], one["rmse"], one["spread"]) for one in known if one["rmse"] <= FAR * known[0]["rmse"]]
+    near = [
+        (one["name"], one["rmse"], one["spread"]) for one in known if one["rmse"] <= MAX_ERROR_RATIO * known[0]["rmse"]
+    ]
     return {
         "plot": Markup(dots_with_spread(near, "RMSE of left-out entries by candidate")),
         "rows": [*known, *(one for one in trials if one["rmse"] is None)],

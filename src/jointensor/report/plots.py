@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from html import escape
 
 WIDTH, HEIGHT = 320, 200
-"""Of a plot in a row of three: about its size on the screen, so that letters have theirs."""
+"""Size of a plot in a row of three, in pixels: about its size on the screen, so that text keeps its size."""
 
 WIDE = (400, 220)
-"""Of one in a row of two."""
+"""Size of a plot in a row of two."""
 
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 22, 34
 """Room for the labels of the axes; to the left there is more where they need it."""
 
-LETTER = 7.2
-"""Width of a letter, rather too much than too little."""
+LETTER_WIDTH = 7.2
+"""Width of a letter in pixels, rounded up so that labels never overlap."""
 
-BESIDE = 0.45
-"""Share of the width that labels may take beside their bars; longer ones stand above."""
+MAX_LABEL_SHARE = 0.45
+"""Share of the width that labels may take beside their bars; longer labels are put above them."""
 
 
 def short(value: float | None) -> str:
@@ -38,7 +38,7 @@ def _four(value: float) -> str:
     return f"{value:.4g}".replace("-", "−")
 
 
-def told_apart(values: Sequence[float]) -> list[str]:
+def distinct_texts(values: Sequence[float]) -> list[str]:
     """Numbers in few letters, but as many as it takes to tell them from each other."""
     texts = [short(value) for value in values]
     digits = 4
@@ -71,13 +71,13 @@ def powers(low: float, high: float) -> list[float]:
     for factors, step in (((1, 2, 5), 1), ((1,), 1), ((1,), 2), ((1,), 5), ((1,), 20)):
         found = [f * 10.0**k for k in range(first - first % step, last + 1, step) for f in factors]
         inside = [value for value in found if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
-        if len(inside) <= MOST_MARKS:
+        if len(inside) <= MAX_LOG_TICKS:
             return inside
     return inside
 
 
-MOST_MARKS = 6
-"""Along a logarithmic axis."""
+MAX_LOG_TICKS = 6
+"""Ticks along a logarithmic axis."""
 
 
 def cut(label: str, longest: int) -> str:
@@ -117,8 +117,8 @@ class Plot:
         self.size, self.log = size, log
         self.parts: list[str] = []
         marks = powers(self.low[1], self.high[1]) if log else scale_marks(self.low[1], self.high[1])
-        texts = told_apart(marks)
-        self.left = max(LEFT, round(LETTER * max(map(len, texts), default=0)) + 7)
+        texts = distinct_texts(marks)
+        self.left = max(LEFT, round(LETTER_WIDTH * max(map(len, texts), default=0)) + 7)
         self._y_axis(list(zip(marks, texts, strict=True)), titles[1])
         self._x_axis(x_labels, titles[0])
 
@@ -172,13 +172,13 @@ class Plot:
         self.parts.append(f'<line class="{kind}" x1="{self.left}" y1="{bottom}" x2="{right}" y2="{bottom}"/>')
         if labels is None:
             along = scale_marks(self.low[0], self.high[0])
-            labels = list(zip(along, told_apart(along), strict=True))
-            widest = LETTER * max(len(text) for _, text in labels) + 8
+            labels = list(zip(along, distinct_texts(along), strict=True))
+            widest = LETTER_WIDTH * max(len(text) for _, text in labels) + 8
             while len(labels) > 2 and len(labels) * widest > right - self.left:
                 labels = labels[::2]  # steps stay even
         taken: list[tuple[float, float]] = []
         for value, text in [*labels[:1], *labels[:0:-1]]:  # both ends first, then what has room between them
-            x, wide = self.at(value, self.low[1])[0], LETTER * len(text)
+            x, wide = self.at(value, self.low[1])[0], LETTER_WIDTH * len(text)
             start = min(max(x - wide / 2, self.left - 8), self.size[0] - 2 - wide)
             if all(start > b + 6 or start + wide < a - 6 for a, b in taken):
                 taken.append((start, start + wide))
@@ -195,7 +195,7 @@ def bars(
     low, high = min([0.0, *(v for _, v in rows)]), max([0.0, *(v for _, v in rows)])
     texts = [short(value) for _, value in rows] if texts is None else texts
     start, step = _room_for_labels([label for label, _ in rows], width)
-    room = width - start - LETTER * max(map(len, texts), default=0) - 6
+    room = width - start - LETTER_WIDTH * max(map(len, texts), default=0) - 6
     scale = room / _size(high - low)
     parts = []
     for k, ((label, value), text) in enumerate(zip(rows, texts, strict=True)):
@@ -221,7 +221,7 @@ def dots_with_spread(rows: Sequence[tuple[str, float, float | None]], title: str
     bottom = step * len(rows) + 6
     parts = []
     marks = scale_marks(low, high)
-    for value, text in zip(marks, told_apart(marks), strict=True):
+    for value, text in zip(marks, distinct_texts(marks), strict=True):
         x = round(begin + (value - low) * scale, 1)
         parts.append(f'<line class="grid" x1="{x}" y1="0" x2="{x}" y2="{bottom}"/>')
         parts.append(f'<text class="middle" x="{x}" y="{bottom + 12}">{text}</text>')
@@ -238,14 +238,14 @@ def dots_with_spread(rows: Sequence[tuple[str, float, float | None]], title: str
 
 def _room_for_labels(labels: Sequence[str], width: int) -> tuple[float, int]:
     """Where bars begin, and the height of a row: labels stand to the left of their bars, long ones above them."""
-    longest = LETTER * max(map(len, labels), default=0)
-    return (0, 34) if longest > BESIDE * width else (round(longest + 10, 1), 18)
+    longest = LETTER_WIDTH * max(map(len, labels), default=0)
+    return (0, 34) if longest > MAX_LABEL_SHARE * width else (round(longest + 10, 1), 18)
 
 
 def _label(label: str, start: float, y: float, width: int) -> str:
     """A label beside its bar or above it, cut to its room and whole under the pointer."""
-    said = cut(label, int(width / LETTER))
-    whole = escape(said) + ("" if said == label else f"<title>{escape(label)}</title>")
+    short_label = cut(label, int(width / LETTER_WIDTH))
+    whole = escape(short_label) + ("" if short_label == label else f"<title>{escape(label)}</title>")
     if start:
         return f'<text class="end" x="{start - 6:.1f}" y="{y + 10}">{whole}</text>'
     return f'<text class="start" x="0" y="{y - 4}">{whole}</text>'
@@ -268,7 +268,7 @@ STYLE = (
     ".grid{stroke:#dde3ea}.axis{stroke:#8794a1}.line{fill:none;stroke-width:1.8}"
     ".k0{stroke:#1a6985;fill:#1a6985}.k1{stroke:#a8431f;fill:#a8431f}.k2{stroke:#2f7d32;fill:#2f7d32}.line{fill:none}"
 )
-"""Of drawings that stand alone."""
+"""Style of drawings in files of their own."""
 
 
 def lines_as_svg(lines: dict[str, list[tuple[float, float]]], title: str) -> str:

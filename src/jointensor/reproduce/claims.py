@@ -20,16 +20,16 @@ def claims(setting: Setting) -> Outcome:
     rows: list[tuple[str, str, str]] = []
     findings: list[Finding] = []
 
-    def check(claim: str, said: float, found: float, where: str) -> None:
-        rows.append((claim, f"{said:.1%}", f"{found:.1%}"))
-        rounded = 0.0055 if round(said, 2) == said else 0.00055  # as many digits as are stated
-        holds = "holds" if abs(said - found) < rounded else "does not hold"
+    def check(claim: str, stated: float, found: float, where: str) -> None:
+        rows.append((claim, f"{stated:.1%}", f"{found:.1%}"))
+        rounded = 0.0055 if round(stated, 2) == stated else 0.00055  # as many digits as are stated
+        holds = "holds" if abs(stated - found) < rounded else "does not hold"
         findings.append(Finding(claim, holds, f"{found:.1%} by {where}"))
 
-    for said, dataset in ((0.277, "Healthcare"), (0.195, "NeurIPS")):
+    for stated, dataset in ((0.277, "Healthcare"), (0.195, "NeurIPS")):
         best = min(RMSE[inside("COSTCO", ratio)[0], dataset] for ratio in INSIDE["COSTCO"])
         check(
-            f"JULIA lowers COSTCO's RMSE on {dataset}", said, 1 - best / RMSE["COSTCO", dataset], "its tables 2 and 3"
+            f"JULIA lowers COSTCO's RMSE on {dataset}", stated, 1 - best / RMSE["COSTCO", dataset], "its tables 2 and 3"
         )
     for x, total, epoch in (("AVOCADO", 0.779, 0.512), ("COSTCO", 0.84, 0.689), ("NeurTN", 0.669, 0.439)):
         saved = 1 - TOTAL_SECONDS[x][-1] / TOTAL_SECONDS[x][0]
@@ -45,8 +45,8 @@ def claims(setting: Setting) -> Outcome:
     largest, where = max(gains)
     check("up to 55 % lower RMSE", 0.55, largest, f"its table 3 ({where})")
     least = [d for d in DATASETS if RMSE["JULIA", d] <= min(RMSE[x, d] for x in SPECS)]
-    stated = [dataset for dataset in DATASETS if dataset != "MovieLens"]  # the paper: AVOCADO is best on MovieLens
-    answer = "holds" if least == stated else "does not hold"
+    claimed = [dataset for dataset in DATASETS if dataset != "MovieLens"]  # the paper: AVOCADO is best on MovieLens
+    answer = "holds" if least == claimed else "does not hold"
     because = f"on {len(least)} of {len(DATASETS)}: {', '.join(least)}"
     findings.append(Finding("JULIA has the lowest RMSE in table 2 on all but MovieLens", answer, because))
     header = ("claim", "as stated", "from the paper's tables")

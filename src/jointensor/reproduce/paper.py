@@ -56,7 +56,7 @@ SPECS = {
     "JULIA": "julia:4/16", "COSTCO": "costco:20", "AVOCADO": "avocado:20", "NeurTN": "neurtn:10", "CPC": "cp:20",
     "Tucker": "tucker:20",
 }  # fmt: skip
-"""The paper's methods by our names; JULIA's R/F is not said for table 2, 4/16 is the one of figure 5."""
+"""The paper's methods by our names; the paper does not give JULIA's R/F for table 2, 4/16 is that of figure 5."""
 
 
 def inside(method: str, ratio: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""What all experiments share: where data come from, fits that are kept, and pages with claims."""
+"""Common to all experiments: where data come from, fits that are kept, and pages with claims."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Setting:
     quick
         Small generated tensors and short training: shows that it runs, and nothing else.
     seeds, seeds_large
-        Of every fit; and, where it is said, of fits to tensors of more than ``LARGE`` entries.
+        Seeds of every fit; ``seeds_large``, if given, of fits to tensors of more than ``LARGE`` entries.
     datasets
         Of the paper, by its names.
     budget
@@ -154,7 +154,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an experiment shows."""
+    """The result of an experiment."""
 
     title: str
     header: Sequence[str]

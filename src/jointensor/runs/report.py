@@ -24,8 +24,8 @@ from jointensor.training.history import Epoch
 if TYPE_CHECKING:
     from jointensor.runs.scoring import Entries
 
-DENSE = 0.001
-"""Share of observed cells above which a sample cannot tell which are missing."""
+MAX_SAMPLED_DENSITY = 0.001
+"""Share of observed cells up to which cells missing in a sample are taken to be missing."""
 
 FACTS, PAGE = "report.json", "report.html"
 
@@ -54,10 +54,10 @@ def write_run_report(
     tensor
         All observed entries.
     predictor
-        What answers.
+        The model that was kept.
     judged
-        What was judged, which is not what answers where that was fitted once more to everything, and entries that it
-        was not trained on; there may be none.
+        The model that was evaluated, another one if the kept one was refitted to all entries; and entries that it was
+        not trained on, of which there may be none.
     calibrated
         Whether intervals were learnt from these entries.
     entries
@@ -73,7 +73,7 @@ def write_run_report(
     }
     if entries is not None:
         facts["data"] |= {"entries": entries, "density": entries / math.prod(tensor.shape)}
-        if facts["data"]["density"] > DENSE:  # what is missing in a sample may well be there
+        if facts["data"]["density"] > MAX_SAMPLED_DENSITY:  # what is missing in a sample may well be there
             facts["filled"]["rows"] = []
     write_json(path / FACTS, facts)
     write_text(path / PAGE, render_run(facts, metrics, read_json(path / CONFIG), read_json(path / "environment.json")))
