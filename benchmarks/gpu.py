@@ -26,11 +26,12 @@ from types import SimpleNamespace
 import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
+from jointensor.data.store import Entries
 from jointensor.kernels import pick_engine
 from jointensor.models.joint import JointModel
 from jointensor.models.multilinear import Multilinear
 from jointensor.solvers.als import Als
-from jointensor.solvers.entries import Entries, Fixed
+from jointensor.solvers.sgd import FrozenHalf
 from jointensor.solvers.systems import SystemsInMemory
 from jointensor.training.recipe import make_recipe
 from jointensor.training.trainer import Trainer
@@ -94,17 +95,17 @@ def epoch(entries, rank, batch, shape=SHAPE):
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, 0.1, 0.1)
     trainer = Trainer(model, entries, Entries(entries.indices[:0], entries.values[:0]), recipe, engine=engine)
-    descent = trainer.descent("benchmark", (model, 1e-3))
-    replayed = seconds(lambda: descent.epoch(model.score, Fixed(), entries), 3)
-    descent.compile()
+    descent = trainer.sgd("benchmark", (model, 1e-3))
+    replayed = seconds(lambda: descent.epoch(model.score, FrozenHalf(), entries), 3)
+    descent.runner.compile()
     begin = time.perf_counter()
-    descent.epoch(model.score, Fixed(), entries)
+    descent.epoch(model.score, FrozenHalf(), entries)
     first = time.perf_counter() - begin
     steps = -(-len(entries) // batch)
     adam = 7 * FLOAT * model.n_parameters()  # parameter, gradient and two moments read, three of them written
     rows = 3 * FLOAT * len(shape) * sum(rank)  # read forwards and backwards, and their gradients added
     moved = steps * adam + len(entries) * (rows + (len(shape) + 2) * INDEX)
-    return seconds(lambda: descent.epoch(model.score, Fixed(), entries), 3), moved, replayed, first
+    return seconds(lambda: descent.epoch(model.score, FrozenHalf(), entries), 3), moved, replayed, first
 
 
 def by_hand(entries, rank, batch, shape=SHAPE):

@@ -96,7 +96,8 @@ def paper(_name, size):
     from torch_rivals import Julia, Trainer
 
     from jointensor import JointModel, Recipe
-    from jointensor.solvers.entries import Entries, Fixed
+    from jointensor.data.store import Entries
+    from jointensor.solvers.sgd import FrozenHalf
     from jointensor.training.trainer import Trainer as Fitting
 
     indices, values = tensors.skewed(size.entries // 4)
@@ -105,11 +106,9 @@ def paper(_name, size):
     entries = Entries(torch.as_tensor(indices), torch.as_tensor(values))
     fitting = Fitting(model, entries, Entries(entries.indices[:0], entries.values[:0]), recipe)
     fitting.start()
-    descent = fitting.descent(
-        "benchmark", (model.multilinear, recipe.lr_linear), (model.nonlinear, recipe.lr_nonlinear)
-    )
+    descent = fitting.sgd("benchmark", (model.multilinear, recipe.lr_linear), (model.nonlinear, recipe.lr_nonlinear))
     by_hand = Trainer(Julia(tensors.SHAPE, 4, 16), indices, values, recipe.batch_size)
-    epoch = partial(descent.epoch, model.score, Fixed(), entries)
+    epoch = partial(descent.epoch, model.score, FrozenHalf(), entries)
     mine, theirs = alternate(partial(clock, epoch), partial(clock, by_hand.sliced), size.passes)
     return compared(side(len(values), mine), side(len(values), theirs))
 

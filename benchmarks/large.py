@@ -88,13 +88,12 @@ def compared(entries: int, rank: str, passes: int, folder: Path) -> dict:
     from jointensor.data.generate_large import write_large
     from jointensor.data.shard_writer import write_shards
     from jointensor.data.split import SplitAssignment, SplitRule
+    from jointensor.data.store import Entries, ShardedEntries
     from jointensor.data.tensor import SparseTensor
     from jointensor.kernels import pick_engine
     from jointensor.models.joint import JointModel
-    from jointensor.solvers.entries import Entries, Fixed
-    from jointensor.solvers.streamed_entries import StreamedEntries
+    from jointensor.solvers.sgd import FrozenHalf
     from jointensor.training.recipe import make_recipe
-    from jointensor.training.streamed import StreamedTrainer
     from jointensor.training.trainer import Trainer
 
     shape = tuple(map(int, SHAPE.split("x")))
@@ -110,18 +109,16 @@ def compared(entries: int, rank: str, passes: int, folder: Path) -> dict:
     numbers = tuple(map(int, rank.split("/")))
     valid = Entries.of(dealt.valid, place)
     sweeps, epochs = [], []
-    for kind, train in ((StreamedTrainer, StreamedEntries.of_shards(dealt)), (Trainer, Entries.of(whole, place))):
+    for train in (ShardedEntries.of(dealt, place), Entries.of(whole, place).by_last_mode()):
         model = JointModel(shape, numbers, linear=recipe.linear(numbers[0]))
-        one = kind(
-            model, train.by_last_mode() if kind is Trainer else train, valid, recipe, engine=pick_engine("auto", "cpu")
-        )
+        one = Trainer(model, train, valid, recipe, engine=pick_engine("auto", "cpu"))
         one.engine.equip(model, short=recipe.precision == "short")
         one.start()
         exact = one.exact(model.multilinear)
         exact.als.ridge, exact.als.pull = 0.01, recipe.pull
-        descent = one.descent("benchmark", (model, 0.01))
-        sweeps.append(lambda e=exact, t=one: e.epoch(None, Fixed(), t.train))
-        epochs.append(lambda d=descent, m=model, t=one: d.epoch(m.score, Fixed(), t.train))
+        descent = one.sgd("benchmark", (model, 0.01))
+        sweeps.append(lambda e=exact, t=one: e.epoch(None, FrozenHalf(), t.train))
+        epochs.append(lambda d=descent, m=model, t=one: d.epoch(m.score, FrozenHalf(), t.train))
     found = {}
     for name, (ours, rival) in {"sweep": sweeps, "epoch": epochs}.items():
         mine, theirs = alternate(lambda f=ours: clock(f), lambda f=rival: clock(f), passes)

@@ -2,10 +2,10 @@
 
 import torch
 
+from jointensor.data.store import Entries
 from jointensor.kernels import pick_engine
 from jointensor.models.multilinear import Multilinear
 from jointensor.solvers.als import Als
-from jointensor.solvers.entries import Entries
 from jointensor.solvers.systems import SystemsInMemory
 
 

@@ -23,9 +23,9 @@ from jointensor.errors import ConfigError, DataError, MissingPackageError
 from jointensor.models.joint import JointModel, check_rank
 from jointensor.predictors.ensemble import Ensemble
 from jointensor.predictors.joint import JointPredictor
+from jointensor.random_state import GLOBAL_RANDOM
 from jointensor.runs.scoring import calibrate_on
 from jointensor.search.search import search
-from jointensor.threads import GLOBAL_RANDOM
 from jointensor.training.fit import Fit, fit
 from jointensor.training.recipe import Recipe, make_recipe
 

@@ -1,10 +1,9 @@
-"""Calls in several threads, and what threads share."""
+"""Calls in several threads."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from threading import RLock
 from typing import TypeVar
 
 import torch
@@ -20,7 +19,3 @@ def in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> lis
     """
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         return list(pool.map(function, items))
-
-
-GLOBAL_RANDOM = RLock()
-"""Held by whoever sets torch's global random state for a while: all threads share that state."""

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import torch
 
+from jointensor.data.store import Entries
 from jointensor.distributed.launch import join_processes
 from jointensor.errors import ProcessGroupError
 from jointensor.kernels import pick_engine
 from jointensor.models.joint import JointModel
 from jointensor.models.multilinear import Multilinear
 from jointensor.solvers.als import Als
-from jointensor.solvers.data_parallel import SharedDescent, keep_together
-from jointensor.solvers.entries import Entries, Fixed
+from jointensor.solvers.data_parallel import SharedEntries, keep_together
 from jointensor.solvers.gibbs import Gibbs
 from jointensor.solvers.losses import make_loss
-from jointensor.solvers.sgd import Descent
+from jointensor.solvers.sgd import FrozenHalf, Sgd
 from jointensor.solvers.systems import SystemsInMemory
 from jointensor.training.init import initialise
 
@@ -91,15 +91,17 @@ def descents(processes, optimizer, batch):
     indices, values = entries(400, shape)
     torch.manual_seed(7)
     model = JointModel(shape, (3, 8))
-    initialise(model, values, start="data")
+    initialise(model, (float(values.mean()), float(values.std())), start="data")
     shared, mine = deepcopy(model), processes.share(400)
     sent = dict(processes.wire)
     losses = []
     for one, where in ((model, slice(None)), (shared, mine)):
         make = {"sgd": torch.optim.SGD, "adam": torch.optim.AdamW}[optimizer]
         given = (make(one.parameters(), lr=0.01), make_loss("squared"), batch)
-        descent = Descent(*given) if one is model else SharedDescent(*given, processes=processes)
-        losses += [descent.epoch(one.score, Fixed(), Entries(indices[where], values[where])) for _ in range(2)]
+        store, alone = Entries(indices[where], values[where]), one is model
+        sgd = Sgd(*given) if alone else Sgd(*given, processes=processes)
+        store = store if alone else SharedEntries.share(store, processes)
+        losses += [sgd.epoch(one.score, FrozenHalf(), store) for _ in range(2)]
     gathered = processes.wire["all_gather"] - sent.get("all_gather", 0)
     return {"apart": apart(model, shared), "losses": losses, "gathered": gathered}
 

@@ -10,8 +10,8 @@ from jointensor.distributed.launch import TIMEOUT, join_processes, restarted
 from jointensor.distributed.process_group import CPU, SINGLE_PROCESS, ProcessGroup
 from jointensor.distributed.sharded_rows import _pack, _unpack
 from jointensor.errors import ConfigError, ProcessGroupError
-from jointensor.solvers.data_parallel import MANY, _own_plan, make_plan
-from jointensor.solvers.random_state import Generators
+from jointensor.random_state import Generators
+from jointensor.solvers.data_parallel import MAX_SHUFFLED_TOGETHER, _own_plan, make_plan
 from tests.distributed.launch import torchrun
 
 
@@ -85,7 +85,7 @@ def test_models_that_come_apart_are_an_error_and_rounding_is_evened_out(seen):
         assert "processes 0 and 1 have come apart" in one["together"]["message"]
 
 
-@pytest.mark.parametrize("make", [make_plan, lambda *given: _own_plan(*given, None)])
+@pytest.mark.parametrize("make", [make_plan, _own_plan])
 @pytest.mark.parametrize(("count", "size", "batch"), [(10, 1, 3), (11, 3, 4), (1000, 4, 64), (5, 2, 100)])
 def test_a_plan_takes_every_entry_once_and_batches_are_as_large_as_with_one_process(make, count, size, batch):
     plans = []
@@ -107,7 +107,7 @@ def test_the_plan_of_several_processes_has_the_batches_of_one():
     for step in range(4):
         places = [3 * int(k) + rank for rank, plan in enumerate(plans) for k in plan.order[plan.batches[step][0]]]
         assert sorted(places) == sorted(order[30 * step : 30 * (step + 1)].tolist())
-    assert MANY > 10**7  # beyond that, each shuffles its own
+    assert MAX_SHUFFLED_TOGETHER > 10**7  # beyond that, each shuffles its own
 
 
 def test_systems_come_back_from_the_wire():

@@ -1,4 +1,4 @@
-"""Descent replayed from CUDA graphs, and whole fits on an NVIDIA GPU."""
+"""Sgd replayed from CUDA graphs, and whole fits on an NVIDIA GPU."""
 
 import math
 from dataclasses import replace
@@ -13,15 +13,16 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton")
 
 from jointensor.data.split import split
+from jointensor.data.store import Entries
 from jointensor.data.synthetic import make_joint
 from jointensor.kernels import pick_engine
 from jointensor.metrics import rmse
 from jointensor.models.joint import JointModel
 from jointensor.predictors.storage import load_predictor, save_predictor
+from jointensor.random_state import Generators
 from jointensor.solvers import cuda_graphs as graphs
-from jointensor.solvers.cuda_graphs import DeviceAdam, GraphDescent
-from jointensor.solvers.entries import Entries, Fixed
-from jointensor.solvers.sgd import Descent, set_rate
+from jointensor.solvers.cuda_graphs import DeviceAdam, GraphSteps
+from jointensor.solvers.sgd import FrozenHalf, set_rate
 from jointensor.training.fit import fit
 from jointensor.training.recipe import Recipe, make_recipe
 from jointensor.training.trainer import Trainer
@@ -48,44 +49,41 @@ def started(parts, recipe=STEPS, device="cpu", engine="reference", **options):
     """A trainer whose model starts at the same place on every device."""
     model = JointModel(parts.train.shape, (2, 3), **options)
     given = [Entries.of(part, torch.device("cpu")) for part in (parts.train, parts.valid)]
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        Trainer(model, *given, recipe).start()
+    Trainer(model, *given, recipe).start()
     given = [Entries.of(part, torch.device(device)) for part in (parts.train, parts.valid)]
     kernels = pick_engine(engine, device)
     kernels.equip(model.to(device))
     return Trainer(model, *given, recipe, engine=kernels)
 
 
-def losses_of(trainer, descent, epochs, fixed=None):
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        return [descent.epoch(trainer.model.score, fixed or Fixed(), trainer.train) for _ in range(epochs)]
+def losses_of(trainer, descent, epochs, frozen=None):
+    descent.generators = Generators(trainer.train.device, 1)
+    return [descent.epoch(trainer.model.score, frozen or FrozenHalf(), trainer.train) for _ in range(epochs)]
 
 
 def test_a_replayed_descent_loses_what_a_plain_one_does(clear):
     """In another order, so the losses are alike, not equal: eight shuffles on the CPU were up to 6 % apart."""
     plain, replayed = started(clear), started(clear, device="cuda", engine="triton")
-    descents = [one.descent("it", (one.model, 0.005)) for one in (plain, replayed)]
-    assert [type(one) for one in descents] == [Descent, GraphDescent]
+    descents = [one.sgd("it", (one.model, 0.005)) for one in (plain, replayed)]
+    assert [type(one.runner) for one in descents] == [type(None), GraphSteps]
     expected, found = (losses_of(*pair, epochs=4) for pair in zip((plain, replayed), descents, strict=True))
     assert found == pytest.approx(expected, rel=0.06)
     assert expected[-1] < 0.95 * expected[0]
-    assert descents[1].single is not None
-    assert descents[1].many is not None
-    assert not descents[1].unrecorded
+    assert descents[1].runner.single is not None
+    assert descents[1].runner.many is not None
+    assert not descents[1].runner.unrecorded
 
 
 def test_a_descent_that_takes_long_is_compiled_and_loses_the_same(clear, monkeypatch):
     trainers = [started(clear, device="cuda", engine="triton") for _ in range(2)]
-    descents = [one.descent("it", (one.model, 0.005)) for one in trainers]
+    descents = [one.sgd("it", (one.model, 0.005)) for one in trainers]
     before = [losses_of(*pair, epochs=1) for pair in zip(trainers, descents, strict=True)]
     monkeypatch.setattr(graphs, "COMPILE_AFTER", math.inf)
     expected = losses_of(trainers[0], descents[0], epochs=3)
     monkeypatch.setattr(graphs, "COMPILE_AFTER", 0.0)
     found = losses_of(trainers[1], descents[1], epochs=3)
-    assert [one.compiled for one in descents] == [False, True]
-    assert descents[1].losses_of is not graphs.batch_losses  # there was something to compile with
+    assert [one.runner.compiled for one in descents] == [False, True]
+    assert descents[1].runner.losses_of is not graphs.batch_losses  # there was something to compile with
     assert before[0] == pytest.approx(before[1], rel=1e-3)
     assert found == pytest.approx(expected, rel=0.01)  # the same shuffles
 
@@ -93,20 +91,20 @@ def test_a_descent_that_takes_long_is_compiled_and_loses_the_same(clear, monkeyp
 def test_what_the_other_half_says_is_read_anew_in_every_epoch(clear):
     """The fixed half lies where the recorded steps look for it: first all of the values, then none of them."""
     trainer = started(clear, device="cuda", engine="triton")
-    descent = trainer.descent("it", (trainer.model, 1e-9))
+    descent = trainer.sgd("it", (trainer.model, 1e-9))
     with torch.no_grad():
         own = trainer.model.score(trainer.train.indices)
     left = trainer.train.values - own
     for rest in (left, torch.zeros_like(left), left):
-        (loss,) = losses_of(trainer, descent, 1, Fixed(rest))
+        (loss,) = losses_of(trainer, descent, 1, FrozenHalf(rest))
         assert loss == pytest.approx(float((left - rest).square().mean()), rel=1e-3, abs=1e-5)
-    (loss,) = losses_of(trainer, descent, 1, Fixed(2.0))
+    (loss,) = losses_of(trainer, descent, 1, FrozenHalf(2.0))
     assert loss == pytest.approx(float((left - 2).square().mean()), rel=1e-3)
 
 
 def test_recorded_steps_take_the_rate_that_is_set_later(clear):
     trainer = started(clear, replace(STEPS, decay=0.0), device="cuda", engine="triton")
-    descent = trainer.descent("it", (trainer.model, 0.01))
+    descent = trainer.sgd("it", (trainer.model, 0.01))
     losses_of(trainer, descent, 1)
     before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
     set_rate(descent.optimizer, 0.0)
@@ -120,15 +118,15 @@ def test_recorded_steps_take_the_rate_that_is_set_later(clear):
 def test_a_module_that_waits_for_the_host_is_trained_without_a_graph(clear, monkeypatch):
     plain = started(clear, nonlinear=Waiting)
     waiting = started(clear, device="cuda", engine="triton", nonlinear=Waiting)
-    descents = [one.descent("it", (one.model, 0.005)) for one in (plain, waiting)]
+    descents = [one.sgd("it", (one.model, 0.005)) for one in (plain, waiting)]
     expected, found = (losses_of(*pair, epochs=4) for pair in zip((plain, waiting), descents, strict=True))
-    assert descents[1].unrecorded
-    assert descents[1].single is None
+    assert descents[1].runner.unrecorded
+    assert descents[1].runner.single is None
     assert found == pytest.approx(expected, rel=0.03)
     assert torch.cuda.get_sync_debug_mode() == 0
     monkeypatch.setattr(graphs, "COMPILE_AFTER", 0.0)
     losses_of(waiting, descents[1], epochs=1)
-    assert not descents[1].compiled  # where the host is waited for, pieces are compiled again and again
+    assert not descents[1].runner.compiled  # where the host is waited for, pieces are compiled again and again
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
@@ -182,9 +180,9 @@ def test_fits_on_a_gpu_name_their_engine_and_are_as_good_as_on_the_cpu(clear, re
 
 
 def test_tucker_is_trained_on_a_gpu_without_waiting_for_it(clear, monkeypatch):
-    record, unrecorded = GraphDescent._record_both, []
+    record, unrecorded = GraphSteps._record_both, []
     monkeypatch.setattr(
-        GraphDescent, "_record_both", lambda self, *given: record(self, *given) or unrecorded.append(self.unrecorded)
+        GraphSteps, "_record_both", lambda self, *given: record(self, *given) or unrecorded.append(self.unrecorded)
     )
     recipe = make_recipe("paper", batch_size=256, refine_epochs=10, warm_epochs=2, rounds=2)
     result = fit(JointModel(clear.train.shape, (0, 3), linear="tucker:2"), clear, recipe, device="cuda")
@@ -277,12 +275,12 @@ def test_where_there_is_no_memory_to_record_steps_they_are_taken_one_by_one(clea
         raise torch.AcceleratorError("CUDA error: out of memory")
 
     trainers = [started(clear, device="cuda", engine="triton") for _ in range(2)]
-    descents = [one.descent("it", (one.model, 0.005)) for one in trainers]
-    monkeypatch.setattr(descents[1], "_record", full)
+    descents = [one.sgd("it", (one.model, 0.005)) for one in trainers]
+    monkeypatch.setattr(descents[1].runner, "_record", full)
     expected, found = (losses_of(*pair, epochs=3) for pair in zip(trainers, descents, strict=True))
-    assert [one.unrecorded for one in descents] == [False, True]
+    assert [one.runner.unrecorded for one in descents] == [False, True]
     assert found == pytest.approx(expected, rel=0.01)  # the same shuffles
     monkeypatch.setattr(graphs, "COMPILE_AFTER", 0.0)  # what is not recorded is not compiled either
     expected, found = (losses_of(*pair, epochs=2) for pair in zip(trainers, descents, strict=True))
-    assert [one.compiled for one in descents] == [True, False]
+    assert [one.runner.compiled for one in descents] == [True, False]
     assert found == pytest.approx(expected, rel=0.01)

@@ -9,13 +9,13 @@ import torch
 from scipy import stats
 
 from jointensor.data.split import split
+from jointensor.data.store import Entries
 from jointensor.data.tensor import SparseTensor
 from jointensor.kernels import pick_engine
 from jointensor.metrics import rmse
 from jointensor.models.joint import JointModel
 from jointensor.models.multilinear import Multilinear
 from jointensor.predictors.storage import load_predictor, save_predictor
-from jointensor.solvers.entries import Entries
 from jointensor.solvers.gibbs import GAMMA_RATE, GAMMA_SHAPE, Gibbs, Level
 from jointensor.solvers.systems import SystemsInMemory
 from jointensor.training.fit import fit

@@ -1,17 +1,18 @@
-"""Descent: running means of parameters, learning rates that fall, cycles, decay, and how many entries a step takes."""
+"""Sgd: running means of parameters, learning rates that fall, cycles, decay, and how many entries a step takes."""
 
 import math
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
+from jointensor.data.store import Entries
 from jointensor.models.joint import JointModel
-from jointensor.solvers.entries import Entries, Fixed
 from jointensor.solvers.losses import make_loss
-from jointensor.solvers.sgd import PIECES, Average, Descent, set_rate
+from jointensor.solvers.sgd import PIECES, Average, FrozenHalf, Sgd, set_rate
 from jointensor.training.phases import alternate, refine
 from jointensor.training.recipe import Recipe
 from jointensor.training.trainer import MAX_BATCH, MIN_BATCH, STEPS_PER_EPOCH, Trainer
@@ -102,8 +103,8 @@ def test_the_mean_is_validated_and_kept_and_training_goes_on_without_it(parts, s
             given = (Entries.of(part, CPU) for part in (parts.train, parts.valid))
             trainer = Trainer(model, *given, replace(short, average=average))
             trainer.start()
-            descent = trainer.descent("it", (model, 0.1))
-            figure = trainer.epoch(model.score, Fixed(), descent, "refine")
+            descent = trainer.sgd("it", (model, 0.1))
+            figure = trainer.epoch(model.score, FrozenHalf(), descent, "refine")
         trainers.append(trainer)
     plain, averaged = trainers
     assert all(torch.equal(a, b) for a, b in zip(plain.snapshot().values(), averaged.snapshot().values(), strict=True))
@@ -133,9 +134,9 @@ def test_set_rate_is_a_share_of_the_first_rate_however_often_it_is_called():
 def test_a_rate_that_falls_is_set_for_every_piece_of_an_epoch(within, epochs):
     number, half = level()
     optimizer = Noted([number], lr=0.2)
-    descent = Descent(optimizer, make_loss("squared"), batch_size=2, falls_within=within)
+    descent = Sgd(optimizer, make_loss("squared"), batch_size=2, falls_within=within)
     for _ in range(epochs):
-        descent.epoch(half, Fixed(), entries(4 * PIECES))  # two steps a piece
+        descent.epoch(half, FrozenHalf(), entries(4 * PIECES))  # two steps a piece
     pieces = torch.arange(epochs * PIECES).repeat_interleave(2)
     expected = 0.2 * (1 - pieces / (PIECES * within))
     torch.testing.assert_close(torch.tensor(optimizer.rates).squeeze(1), expected)
@@ -145,16 +146,16 @@ def test_a_rate_that_falls_is_set_for_every_piece_of_an_epoch(within, epochs):
 def test_a_rate_that_does_not_fall_stays():
     number, half = level()
     optimizer = Noted([number], lr=0.2)
-    descent = Descent(optimizer, make_loss("squared"), batch_size=4)
+    descent = Sgd(optimizer, make_loss("squared"), batch_size=4)
     for _ in range(2):
-        descent.epoch(half, Fixed(), entries(30))
+        descent.epoch(half, FrozenHalf(), entries(30))
     assert optimizer.rates == [[0.2]] * 16
 
 
 @pytest.mark.parametrize("steps", [1, 5, 16, 17, 100])
 def test_the_pieces_of_an_epoch_are_its_steps_in_order(steps):
     number, _ = level()
-    descent = Descent(torch.optim.SGD([number], lr=0.1), make_loss("squared"), 1, Average([number], 1.0))
+    descent = Sgd(torch.optim.SGD([number], lr=0.1), make_loss("squared"), 1, Average([number], 1.0))
     pieces = list(descent.pieces(steps))
     assert [step for first, last in pieces for step in range(first, last)] == list(range(steps))
     assert len(pieces) == descent.average.count == min(steps, PIECES)
@@ -177,7 +178,7 @@ def trainer_of(count, recipe):
 )
 def test_a_batch_size_of_zero_takes_about_256_steps_within_bounds(count, size):
     trainer = trainer_of(1, Recipe(batch_size=0))
-    trainer.train = range(count)  # all that counts is how many there are
+    trainer.train = SimpleNamespace(total=count)  # all that counts is how many there are
     assert trainer.batch_size == size
     if MIN_BATCH < size < MAX_BATCH:
         assert STEPS_PER_EPOCH / math.sqrt(2) <= count / size <= STEPS_PER_EPOCH * math.sqrt(2)
@@ -197,10 +198,10 @@ def test_decay_shrinks_what_no_entry_holds_up(optimizer):
     recipe = Recipe(decay=0.5, optimizer=optimizer, batch_size=1, lr_linear=0.1)
     trainer = Trainer(model, Entries(indices, torch.full((3,), 4.0)), Entries(indices[:0], torch.zeros(0)), recipe)
     held = model.multilinear.cp.stacked.detach().clone()
-    descent = trainer.descent("it", (model, 0.1))
-    descent.epoch(lambda given: 0 * model(given) + 4.0, Fixed(), trainer.train)  # three steps
+    descent = trainer.sgd("it", (model, 0.1))
+    descent.epoch(lambda given: 0 * model(given) + 4.0, FrozenHalf(), trainer.train)  # three steps
     torch.testing.assert_close(model.multilinear.cp.stacked.detach(), held * (1 - 0.1 * 0.5) ** 3)
-    still = trainer_of(5, Recipe(optimizer=optimizer)).descent("it", (model, 0.1))
+    still = trainer_of(5, Recipe(optimizer=optimizer)).sgd("it", (model, 0.1))
     assert [group["weight_decay"] for group in still.optimizer.param_groups] == [0.0]
 
 

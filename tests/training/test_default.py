@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from jointensor.data.split import split
+from jointensor.data.store import Entries
 from jointensor.data.tensor import SparseTensor
 from jointensor.kernels import pick_engine
 from jointensor.metrics import rmse
 from jointensor.models.joint import JointModel
 from jointensor.predictors import fit_bias
 from jointensor.predictors.storage import load_predictor, save_predictor
-from jointensor.solvers.entries import Entries, Fixed
+from jointensor.solvers.sgd import FrozenHalf
 from jointensor.training.exact import make_exact, solve_turn
 from jointensor.training.fit import fit
 from jointensor.training.phases import warm_start
@@ -213,7 +214,7 @@ def test_a_ridge_follows_what_validates_best_and_stays_below_the_largest(multili
         last = exact.als.ridge
         asked = [last, min(3 * last, largest), last / 3]
         figures = asked_of(trainer, exact, asked)
-        found = solve_turn(trainer, exact, Fixed(), round_)
+        found = solve_turn(trainer, exact, FrozenHalf(), round_)
         assert exact.als.ridge == trainer.state.ridge
         assert figures[asked.index(exact.als.ridge)] == pytest.approx(min(figures), rel=1e-5)
         assert found == pytest.approx(min(figures), rel=1e-4)
@@ -229,7 +230,7 @@ def test_without_following_or_validation_the_ridge_stays(multilinear, validated)
     trainer = new_trainer(parts, replace(QUICK, follow=0.0) if validated else QUICK, new_model((2, 0)))
     exact = make_exact(trainer)
     exact.als.ridge = trainer.state.ridge = 0.2
-    solve_turn(trainer, exact, Fixed(), 1)
+    solve_turn(trainer, exact, FrozenHalf(), 1)
     assert exact.als.ridge == trainer.state.ridge == 0.2
     assert len(trainer.state.history) == 1
 

@@ -34,7 +34,7 @@ def random_cells(shape, entries, seed=0):
 def start(model, values, kind="data", seed=0):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return initialise(model, values, start=kind)
+        return initialise(model, (float(values.mean()), float(values.std(correction=0))), start=kind)
 
 
 @pytest.mark.parametrize("modes", [2, 3, 4])
@@ -118,6 +118,6 @@ def test_nothing_of_the_former_weights_is_left(kind):
 
 def test_a_bounded_output_is_not_pushed_to_where_it_saturates():
     model = JointModel((5, 6), (1, 4), nonlinear="julia,output=tanh")
-    levels = initialise(model, torch.full((30,), 50.0) + torch.rand(30), start="data")
+    levels = initialise(model, (50.5, 0.3), start="data")
     assert levels.nonlinear == 0.0
     assert float(model.nonlinear.part.head.bias.detach().abs()) < 1

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from jointensor.evaluation.matching import match_factors
-from jointensor.solvers.random_state import Generators
+from jointensor.random_state import Generators
 from jointensor.training.init_rank_one import Sample, rank_one_components
 
 CPU = torch.device("cpu")

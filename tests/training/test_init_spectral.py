@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from jointensor.evaluation.matching import match_factors
-from jointensor.solvers.random_state import Generators
+from jointensor.random_state import Generators
 from jointensor.training import init_rank_one as rank_one
 from jointensor.training.init_rank_one import Sample, rank_one_components
 from jointensor.training.init_spectral import leading_directions

@@ -7,9 +7,9 @@ from itertools import groupby
 import pytest
 import torch
 
+from jointensor.data.store import Entries
 from jointensor.metrics import rmse
 from jointensor.models.joint import JointModel
-from jointensor.solvers.entries import Entries
 from jointensor.solvers.failures import BudgetError, DivergedError
 from jointensor.training.fit import fit
 from jointensor.training.init import Levels
@@ -173,7 +173,7 @@ def test_an_epoch_visits_every_entry_once_in_a_new_order(parts, short):
             seen.append(indices.clone())
         return trainer.model.score(indices)
 
-    optimizer = trainer.descent("it", (trainer.model, 1e-9))
+    optimizer = trainer.sgd("it", (trainer.model, 1e-9))
     orders = []
     for _ in range(2):
         seen.clear()

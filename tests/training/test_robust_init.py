@@ -131,7 +131,8 @@ def values_of(mean, spread, entries=2000):
 def started(model, values, seed):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return initialise(model.eval(), values, start="data")
+        moments = float(values.mean()), float(values.std(correction=0))
+        return initialise(model.eval(), moments, start="data")
 
 
 def at_the_centre(half):

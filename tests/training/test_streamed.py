@@ -1,4 +1,4 @@
-"""Training from disk beside training in memory: the same sweeps, every entry once per epoch, the same phases."""
+"""Fits from disk beside fits in memory: the same sweeps and phases, the same bits after an interruption."""
 
 import numpy as np
 import pytest
@@ -6,24 +6,26 @@ import torch
 
 from jointensor.data.shard_writer import write_shards
 from jointensor.data.split import SplitAssignment, SplitRule, split
+from jointensor.data.store import FROZEN, Entries, ShardedEntries
 from jointensor.data.synthetic import make_joint
+from jointensor.distributed.process_group import ProcessGroup
 from jointensor.errors import ConfigError, DataError
 from jointensor.kernels import pick_engine
 from jointensor.models.joint import JointModel, evaluate_in_batches
 from jointensor.models.multilinear import Multilinear
 from jointensor.predictors.biases import fit_bias, fit_bias_streamed
 from jointensor.solvers.als import Als
-from jointensor.solvers.entries import Entries, Fixed
-from jointensor.solvers.losses import make_loss
-from jointensor.solvers.streamed_entries import StreamedEntries
 from jointensor.solvers.systems import SystemsInMemory
 from jointensor.solvers.systems_on_disk import SystemsOnDisk
-from jointensor.training.fit import fit
+from jointensor.training.fit import check_streamable, fit
 from jointensor.training.recipe import make_recipe
-from jointensor.training.streamed import FIXED, StreamedDescent, StreamedTrainer, check_streamed, fit_streamed
+from jointensor.training.trainer import MemoryLimits, Trainer
+from tests.training.test_fit import Ticking
 from tests.training.test_state import Killed, slot_of
 
 SHAPE = (20, 18, 15, 6)
+CPU = torch.device("cpu")
+LIMITS = MemoryLimits(systems=10**8, batch=10**6)
 
 
 def _bump(rows):
@@ -53,7 +55,7 @@ def dealt(tmp_path, tensor):
 )
 def test_sweeps_from_disk_are_those_in_memory(dealt, parts, engine, spec, memory):
     kernels = pick_engine(engine, "cpu")
-    train, streamed = Entries.of(parts.train, torch.device("cpu")), StreamedEntries.of_shards(dealt)
+    train, streamed = Entries.of(parts.train, CPU), ShardedEntries.of(dealt, CPU)
     spread = float(train.values.std(correction=0))
     g = Multilinear(SHAPE, spec)
     torch.manual_seed(0)
@@ -78,19 +80,19 @@ def test_sweeps_from_disk_are_those_in_memory(dealt, parts, engine, spec, memory
     torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3 * spread)
 
 
-def test_a_fixed_half_is_evaluated_once_and_kept_on_disk(dealt, parts):
+def test_a_frozen_half_is_evaluated_once_and_kept_on_disk(dealt, parts):
     trainer = _trainer(dealt, parts)
     trainer.start()
-    fixed = trainer.freeze(trainer.model.nonlinear)
-    assert fixed.train == FIXED
-    for block in trainer.train.blocks(FIXED):
+    frozen = trainer.freeze(trainer.model.nonlinear)
+    assert frozen.train == FROZEN
+    for block in trainer.train.blocks(FROZEN):
         said = evaluate_in_batches(trainer.model.nonlinear, torch.from_numpy(block.indices).long(), 512)
         np.testing.assert_allclose(block.column, said.numpy(), rtol=1e-5, atol=1e-6)
     als = trainer.exact(trainer.model.multilinear).als
     als.ridge, als.pull = 0.01, 5.0
-    als.sweep(FIXED)
+    als.sweep(FROZEN)
     error = als.systems.mean_squared_error()
-    left = [block.values - block.column for block in trainer.train.blocks(FIXED)]
+    left = [block.values - block.column for block in trainer.train.blocks(FROZEN)]
     g = [evaluate_in_batches(als.g, torch.from_numpy(b.indices).long(), 512).numpy() for b in trainer.train.blocks()]
     assert error == pytest.approx(np.mean((np.concatenate(left) - np.concatenate(g)) ** 2), rel=1e-4)
 
@@ -98,35 +100,8 @@ def test_a_fixed_half_is_evaluated_once_and_kept_on_disk(dealt, parts):
 def _trainer(dealt, parts):
     recipe = make_recipe("default", batch_size=100)
     model = JointModel(SHAPE, (2, 2), linear="mean+bias+cp:2")
-    valid = Entries.of(parts.valid, torch.device("cpu"))
-    return StreamedTrainer(model, StreamedEntries.of_shards(dealt), valid, recipe, engine=pick_engine("numba", "cpu"))
-
-
-def test_an_epoch_sees_every_entry_once_in_another_order_each_time(dealt, parts):
-    seen = []
-
-    class Watched(StreamedDescent):
-        def step(self, half, rest, batch):
-            seen.append((batch.indices.numpy(), batch.values.numpy(), np.broadcast_to(rest, len(batch))))
-            return torch.zeros(())
-
-    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
-    streamed = StreamedEntries.of_shards(dealt)
-    for k in range(len(dealt.train.counts)):
-        streamed.shards.write_column(k, FIXED.name, streamed.shards.read(k).values * 2)
-    wanted = {(*map(int, i), float(v)) for i, v in zip(parts.train.indices, parts.train.values, strict=True)}
-    orders = []
-    descent = Watched(optimizer, make_loss("squared"), 100)
-    for _ in range(2):
-        seen.clear()
-        descent.epoch(lambda i: i, Fixed(FIXED), streamed)
-        indices, values, rest = (np.concatenate(column) for column in zip(*seen, strict=True))
-        np.testing.assert_array_equal(rest, 2 * values)
-        assert len(values) == len(wanted)
-        assert {(*map(int, i), float(v)) for i, v in zip(indices, values, strict=True)} == wanted
-        assert max(len(v) for _, v, _ in seen) <= 150
-        orders.append(values)
-    assert not np.array_equal(*orders)
+    valid = Entries.of(parts.valid, CPU)
+    return Trainer(model, ShardedEntries.of(dealt, CPU), valid, recipe, engine=pick_engine("numba", "cpu"))
 
 
 def test_biases_from_disk_are_those_in_memory(dealt, parts):
@@ -144,9 +119,7 @@ def _both(dealt, parts, rank, recipe):
     bias = fit_bias(parts.train, parts.valid)
     linear = recipe.linear(rank[0])
     in_memory = fit(JointModel(SHAPE, rank, linear=linear), parts, recipe, seed=1, fallback=bias, device="cpu")
-    streamed = fit_streamed(
-        JointModel(SHAPE, rank, linear=linear), dealt, recipe, bias, seed=1, systems=10**8, batch=10**6
-    )
+    streamed = fit(JointModel(SHAPE, rank, linear=linear), dealt, recipe, fallback=bias, seed=1, limits=LIMITS)
     return in_memory, streamed
 
 
@@ -183,8 +156,8 @@ def test_the_same_seed_gives_the_same_fit(dealt, parts):
     recipe = make_recipe("default", refine_epochs=1, ridges=(0.01,), sweeps=1, follow=0.0, first="linear")
     bias = fit_bias(parts.train, parts.valid)
     first, second = (
-        fit_streamed(
-            JointModel(SHAPE, (2, 2), linear="mean+bias+cp:2"), dealt, recipe, bias, seed=3, systems=10**8, batch=10**6
+        fit(
+            JointModel(SHAPE, (2, 2), linear="mean+bias+cp:2"), dealt, recipe, fallback=bias, seed=3, limits=LIMITS
         ).predict(parts.test.indices)
         for _ in range(2)
     )
@@ -194,8 +167,25 @@ def test_the_same_seed_gives_the_same_fit(dealt, parts):
 def test_a_budget_ends_a_pass(dealt, parts):
     bias = fit_bias(parts.train, parts.valid)
     model = JointModel(SHAPE, (2, 2), linear="mean+bias+cp:2")
-    ended = fit_streamed(model, dealt, make_recipe("default"), bias, seed=0, systems=10**8, batch=10**6, budget=0.0)
+    ended = fit(model, dealt, make_recipe("default"), fallback=bias, budget=0.0)
     assert ended.outcome == "budget"
+    assert np.isfinite(ended.predict(parts.test.indices)).all()
+
+
+def test_biases_are_fitted_from_disk_where_none_are_given(dealt, parts):
+    recipe = make_recipe("default", refine_epochs=0, rounds=0, ridges=(0.01,), sweeps=1)
+    unseen = np.array([[-1, 2, 3, 1]])
+    found = fit(JointModel(SHAPE, (2, 0)), dealt, recipe).predict(unseen)
+    np.testing.assert_allclose(found, fit_bias(parts.train, parts.valid).predict(unseen), rtol=1e-5)
+
+
+def test_the_time_may_be_up_in_the_middle_of_a_pass(dealt, parts):
+    """The clock is read between shards, of which a sweep has many, and at the beginning of epochs."""
+    model = JointModel(SHAPE, (2, 2), linear="mean+bias+cp:2")
+    clock = Ticking(0.01)
+    ended = fit(model, dealt, make_recipe("default"), budget=0.3, clock=clock)
+    assert ended.outcome == "budget"
+    assert ended.seconds < 0.4
     assert np.isfinite(ended.predict(parts.test.indices)).all()
 
 
@@ -203,16 +193,18 @@ def test_what_needs_all_entries_is_refused(dealt, parts):
     default = make_recipe("default")
     for spec in ("cp:2+tables", "cp:2+local:1", "fm:2+implicit:0/1", "tucker:2", "cp:2+smooth:1"):
         with pytest.raises(ConfigError, match="needs all entries in memory"):
-            check_streamed(spec, default)
+            check_streamable(spec, default)
     with pytest.raises(ConfigError, match="gibbs needs all entries"):
-        check_streamed("cp:2", make_recipe("default", linear_solver="gibbs"))
+        check_streamable("cp:2", make_recipe("default", linear_solver="gibbs"))
+    with pytest.raises(ConfigError, match="on the CPU only"):
+        check_streamable("cp:2", default, "cuda")
+    check_streamable("cp:2", make_recipe("paper"), "cuda")  # gradients may be taken anywhere
+    with pytest.raises(ConfigError, match="without torchrun"):
+        check_streamable("cp:2", default, "cpu", ProcessGroup(0, 2, CPU, object()))
     with pytest.raises(ConfigError, match="huber"):
-        check_streamed("cp:2", make_recipe("default", loss="huber"))
+        check_streamable("cp:2", make_recipe("default", loss="huber"))
     with pytest.raises(DataError, match="kl loss needs values of at least 0"):
-        fit_streamed(
-            JointModel(SHAPE, (2, 0)), dealt, make_recipe("default", loss="kl"), fit_bias(parts.train, parts.valid),
-            seed=0, systems=10**8, batch=100,
-        )  # fmt: skip
+        fit(JointModel(SHAPE, (2, 0)), dealt, make_recipe("default", loss="kl"))
 
 
 def test_a_fit_from_disk_that_is_interrupted_ends_with_the_same_bits(dealt, parts, tmp_path):
@@ -224,7 +216,7 @@ def test_a_fit_from_disk_that_is_interrupted_ends_with_the_same_bits(dealt, part
 
     def run(slot=None):
         model = JointModel(SHAPE, (2, 2), linear="mean+bias+cp:2")
-        fitted = fit_streamed(model, dealt, recipe, bias, seed=2, systems=10**8, batch=10**6, checkpoint=slot)
+        fitted = fit(model, dealt, recipe, fallback=bias, seed=2, limits=LIMITS, checkpoint=slot)
         return fitted.predict(parts.test.indices)
 
     wanted = run()

@@ -32,9 +32,9 @@ from jointensor.runs.config import AUTO, Listener, RunConfig
 from jointensor.runs.folder import CHECKPOINTS
 from jointensor.runs.memory_plan import MemoryPlan, check_labels, fits_in_memory
 from jointensor.runs.scoring import Entries
-from jointensor.training.fit import Fit, fit
+from jointensor.training.fit import Fit, check_streamable, fit
 from jointensor.training.recipe import Recipe, make_recipe
-from jointensor.training.streamed import check_streamed, fit_streamed
+from jointensor.training.trainer import MemoryLimits
 
 if TYPE_CHECKING:
     from jointensor.data.frames import TableSpec
@@ -213,10 +213,8 @@ class OnDisk:
 
     def fit(self, model: JointModel, recipe: Recipe, bias: Tables, **options: Any) -> Fit:
         """Train on the training entries."""
-        for name in ("device", "processes"):  # one process on the CPU, see check_on_disk
-            options.pop(name)
-        plan = self.plan
-        return fit_streamed(model, self.shards, recipe, bias, systems=plan.systems, batch=plan.batch, **options)
+        limits = MemoryLimits(self.plan.systems, self.plan.batch)
+        return fit(model, self.shards, recipe, fallback=bias, limits=limits, **options)
 
 
 def read_source(source: str, table: dict[str, Any] | None, orders: dict[str, str]) -> Reading:
@@ -258,8 +256,9 @@ def check_on_disk(config: RunConfig, processes: ProcessGroup) -> None:
         "--test-file cannot be given with --memory; give --test 0 and judge by jointensor evaluate RUN FILE": (
             config.test_file is not None
         ),
-        "--memory fits on the CPU; leave out --device": config.device not in ("auto", "cpu"),
-        "engine 'triton' runs on a GPU, and --memory fits on the CPU": config.engine == "triton",
+        "engine 'triton' holds all entries on the GPU, and --memory keeps them on disk; leave out --engine": (
+            config.engine == "triton"
+        ),
     }
     for reason, holds in reasons.items():
         if holds:
@@ -293,7 +292,7 @@ def split_on_disk(path: Path, config: RunConfig, source: ChunkedSource, listener
     recipe = make_recipe(config.recipe, **config.recipe_changes)
     shape = [mode.size for mode in source.modes]
     linear = linear_blocks(config, recipe, source.modes, whole=True)
-    check_streamed(linear, recipe)
+    check_streamable(linear, recipe, config.device)
     check_labels(config.memory, shape, sum(config.rank_pair))
     plan = MemoryPlan.of(config.memory, JointModel(shape, config.rank_pair, linear=linear, nonlinear=config.nonlinear))
     shards = _write_shards(path / CHECKPOINTS, config, source, plan, listener)

@@ -217,7 +217,7 @@ def write(
         seconds=time.monotonic() - context.begin,
         steps=stages.seconds(),
         engine=trained.engine,
-        device="cpu" if isinstance(dataset, OnDisk) else pick_device(config.device).type,
+        device=pick_device(_device(config, dataset)).type,
         world_size=processes.size,
         entries_per_rank=[counts["train"]] * processes.size if searched else processes.shares(counts["train"]),
         linear=trained.linear,
@@ -247,6 +247,11 @@ def write(
     if not trained.interrupted:
         _remove_checkpoints(path / CHECKPOINTS)
     return result
+
+
+def _device(config: RunConfig, dataset: Dataset) -> str:
+    """The device by name; where entries are on disk, ``auto`` is the CPU."""
+    return "cpu" if isinstance(dataset, OnDisk) and config.device == "auto" else config.device
 
 
 def _remove_checkpoints(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Descent on an NVIDIA GPU without waiting for the host: a step is recorded once and replayed.
+"""Steps on an NVIDIA GPU without waiting for the host: a step is recorded once and replayed.
 
 Entries, shuffling, batches, losses and the optimiser stay on the device; the host hears of an epoch at its end.
 """
@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from jointensor.data.store import Entries, Half
 from jointensor.kernels.triton_adam import adam_step
 from jointensor.models.joint import LINKS, is_out_of_memory
-from jointensor.solvers.entries import Entries, Fixed, Half
 from jointensor.solvers.losses import Loss
-from jointensor.solvers.sgd import Descent, Position
+from jointensor.solvers.sgd import FrozenHalf, Sgd
 
 WARM = 3
 """Steps before recording: libraries set themselves up in them. They are steps of training like all others."""
@@ -105,8 +105,11 @@ class DeviceAdam:
 
 
 @dataclass
-class GraphDescent(Descent):
-    """Shuffled minibatches as :class:`~jointensor.solvers.sgd.Descent` takes them, replayed from a CUDA graph."""
+class GraphSteps:
+    """The steps of :class:`~jointensor.solvers.sgd.Sgd`, replayed from a CUDA graph.
+
+    One object belongs to one :class:`~jointensor.solvers.sgd.Sgd`: graphs hold the addresses of its optimiser's state.
+    """
 
     compiled: bool = False
     """Whether torch's compiler was called for."""
@@ -122,33 +125,33 @@ class GraphDescent(Descent):
     spent: float = 0.0
     """Seconds of the epochs so far."""
 
-    def epoch(self, half: Half, fixed: Fixed, train: Entries, position: Position | None = None) -> float:
+    def epoch(self, sgd: Sgd, half: Half, frozen: FrozenHalf, train: Entries) -> float:
         """One shuffled pass; the mean loss of the batches as they came."""
         begin, entries = time.perf_counter(), len(train)
-        size = min(self.batch_size, entries)
+        size = min(sgd.batch_size, entries)
         if not self.buffers:
             self.buffers = _allocate(train, size)
         if not self.compiled and not self.unrecorded and self.spent >= COMPILE_AFTER:
             self.compile()
         given = self.buffers
-        given["rest"].copy_(fixed.train) if isinstance(fixed.train, Tensor) else given["rest"].fill_(fixed.train)
-        generator, device = self.generators.local, train.values.device
+        scores = frozen.train
+        given["rest"].copy_(scores) if isinstance(scores, Tensor) else given["rest"].fill_(scores)  # type: ignore[arg-type]
+        generator, device = sgd.generators.local, train.values.device
         given["order"].copy_(torch.randperm(entries, device=device, dtype=torch.int32, generator=generator))
         given["total"].zero_()
         given["position"].zero_()
-        for first, last in self.pieces(entries // size):
-            self._whole_batches(half, train, last - first)
+        for first, last in sgd.pieces(entries // size):
+            self._whole_batches(sgd, half, train, last - first)
         if entries % size:
-            self._graph_step(half, train, entries % size, batch_losses)
+            self._graph_step(sgd, half, train, entries % size, batch_losses)
         loss = float(given["total"]) / entries  # the one time the host waits
         self.spent += time.perf_counter() - begin
         return loss
 
-    def halve(self) -> bool:
-        """Take half as many entries per step from now on; steps are recorded anew."""
+    def reset(self) -> None:
+        """Record steps anew: the batch size has changed."""
         self.single = self.many = None
         self.taken, self.buffers, self.unrecorded = 0, {}, False
-        return super().halve()
 
     def compile(self) -> None:
         """Have torch compile the steps from now on; they are recorded anew."""
@@ -156,14 +159,14 @@ class GraphDescent(Descent):
         self.single = self.many = None
         self.taken = 0
 
-    def _whole_batches(self, half: Half, train: Entries, count: int) -> None:
+    def _whole_batches(self, sgd: Sgd, half: Half, train: Entries, count: int) -> None:
         done = 0
         while done < count:
             if self.unrecorded or self.taken < WARM:
-                self._first_step(half, train)
+                self._first_step(sgd, half, train)
                 done += 1
             elif self.single is None or self.many is None:
-                self._record_both(half, train)
+                self._record_both(sgd, half, train)
             elif count - done >= UNROLL:
                 self.many.replay()
                 done += UNROLL
@@ -171,7 +174,7 @@ class GraphDescent(Descent):
                 self.single.replay()
                 done += 1
 
-    def _first_step(self, half: Half, train: Entries) -> None:
+    def _first_step(self, sgd: Sgd, half: Half, train: Entries) -> None:
         """A step that is not replayed; the last one before recording shows whether it waits for the host."""
         self.taken += 1
         size, losses_of = len(self.buffers["slots"]), self.losses_of
@@ -179,35 +182,35 @@ class GraphDescent(Descent):
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # advice on matrix products that the recipe has decided on
-                    self._graph_step(half, train, size, losses_of)
+                    self._graph_step(sgd, half, train, size, losses_of)
             except torch._dynamo.exc.TorchDynamoException:  # nothing to compile with: do without
                 self.losses_of = batch_losses
-                self._graph_step(half, train, size, batch_losses)
+                self._graph_step(sgd, half, train, size, batch_losses)
             return
         if self.taken != WARM:
-            self._graph_step(half, train, size, losses_of)
+            self._graph_step(sgd, half, train, size, losses_of)
             return
         with _waiting_is_an_error():
             try:
-                self._graph_step(half, train, size, losses_of)
+                self._graph_step(sgd, half, train, size, losses_of)
             except RuntimeError as error:
                 if "synchroniz" not in str(error):
                     raise
                 self.unrecorded = True
         if self.unrecorded:
-            self._graph_step(half, train, size, losses_of)
+            self._graph_step(sgd, half, train, size, losses_of)
 
-    def _record_both(self, half: Half, train: Entries) -> None:
+    def _record_both(self, sgd: Sgd, half: Half, train: Entries) -> None:
         """One step and several as graphs; these keep memory of their own: without it steps go unrecorded."""
         torch.cuda.empty_cache()  # what the first steps were computed in is not what graphs may use
         try:
-            self.single, self.many = self._record(half, train, 1), self._record(half, train, UNROLL)
+            self.single, self.many = self._record(sgd, half, train, 1), self._record(sgd, half, train, UNROLL)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
             self.unrecorded = True
 
-    def _record(self, half: Half, train: Entries, steps: int) -> torch.cuda.CUDAGraph:
+    def _record(self, sgd: Sgd, half: Half, train: Entries, steps: int) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
         gc.collect()
         gc.disable()  # a graph that is thrown away while another is recorded would spoil it
@@ -215,7 +218,7 @@ class GraphDescent(Descent):
             with warnings.catch_warnings(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 warnings.simplefilter("ignore")  # a graph that memory did not last for is empty, and torch says so
                 for _ in range(steps):
-                    self._graph_step(half, train, len(self.buffers["slots"]), self.losses_of)
+                    self._graph_step(sgd, half, train, len(self.buffers["slots"]), self.losses_of)
         except RuntimeError as error:  # a recording that memory did not last for ends with an error of its own
             if isinstance(error.__context__, RuntimeError) and is_out_of_memory(error.__context__):
                 raise error.__context__ from None
@@ -224,16 +227,16 @@ class GraphDescent(Descent):
             gc.enable()
         return graph
 
-    def _graph_step(self, half: Half, train: Entries, size: int, losses_of: Callable[..., Tensor]) -> None:
+    def _graph_step(self, sgd: Sgd, half: Half, train: Entries, size: int, losses_of: Callable[..., Tensor]) -> None:
         given = self.buffers
-        self.optimizer.zero_grad()
+        sgd.optimizer.zero_grad()
         places = given["slots"][:size] + given["position"]
-        losses = losses_of(self.loss, half, train, given["order"], given["rest"], places)
+        losses = losses_of(sgd.loss, half, train, given["order"], given["rest"], places)
         share = given["share"] if size == len(given["share"]) else torch.full_like(losses, 1 / size)
         # the mean is taken here, not in what is compiled: fused with what comes before it, it runs on a few blocks
         losses.backward(share)  # type: ignore[no-untyped-call]
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        sgd.optimizer.step()
+        sgd.optimizer.zero_grad()
         given["total"] += losses.detach().sum()
         given["position"] += size
 

@@ -1,8 +1,8 @@
-"""Training by several processes: entries are shared, each takes the gradient of its part of a batch, all step alike."""
+"""Training by several processes: each has a share of the entries, gradients are summed, all take the same steps."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,15 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from jointensor.data.store import Batch, Entries, Scores
 from jointensor.data.tensor import SparseTensor
 from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.errors import ConfigError, ProcessGroupError
-from jointensor.models.joint import LINKS, JointModel
-from jointensor.solvers.entries import Entries, Fixed, Half
-from jointensor.solvers.random_state import Generators, RandomState, seed_of
-from jointensor.solvers.sgd import Descent, Position, shuffled
+from jointensor.models.joint import JointModel
+from jointensor.random_state import Generators, seed_of
 
-MANY = 1 << 25
+MAX_SHUFFLED_TOGETHER = 1 << 25
 """Entries beyond which every process shuffles its own."""
 
 TABLE = 1 << 14
@@ -28,46 +27,39 @@ APART = 1e-5
 """How far sums of parameters may differ, as a share of their size: rounding on unlike machines, and no more."""
 
 
-@dataclass
-class SharedDescent(Descent):
-    """Shuffled minibatches; every process has a part of each, and the mean is over the whole.
+@dataclass(frozen=True)
+class SharedEntries(Entries):
+    """The share of one of several processes; an :class:`~jointensor.data.store.EntryStore`.
 
-    A batch is the recipe's, whatever the number of processes, and of the same entries as with one process: steps and
-    learning rates mean the same.
+    Batches are of the same entries as with one process: steps and learning rates mean the same.
     """
 
     processes: ProcessGroup = SINGLE_PROCESS
+    count: int = 0
+    """Entries of all processes."""
 
-    def epoch(self, half: Half, fixed: Fixed, train: Entries, position: Position | None = None) -> float:
-        """One shuffled pass over the entries of all; the mean loss of the batches as they came."""
-        processes, device = self.processes, train.values.device
-        entries = int(processes.sum(len(train))[0])
-        plan = make_plan(entries, self.batch_size, processes, self.generators, position)
-        total = torch.tensor(position.total if position and processes.first else 0.0, device=device)
+    @classmethod
+    def share(cls, own: Entries, processes: ProcessGroup) -> SharedEntries:
+        """The entries of this process."""
+        return cls(own.indices, own.values, processes, int(processes.sum(len(own))[0]))
 
-        def after(piece: int) -> None:
-            (whole,) = processes.sum(float(total))
-            self.pause(Position(piece, whole, plan.began))
+    @property
+    def total(self) -> int:
+        """Entries of all processes."""
+        return self.count
 
-        for first, last in self.pieces(len(plan.batches), position.piece if position else 0, after):
-            with processes.own_random(plan.seed, first):  # what the network drops out
-                for own, whole in plan.batches[first:last]:
-                    total += self._shared_step(half, fixed, train, plan.order[own], whole)
-        return processes.sum(float(total))[0] / entries
+    def moments(self) -> tuple[float, float]:
+        """Mean and standard deviation of the values of all processes."""
+        return self.processes.moments(self.values)
 
-    def halve(self) -> bool:
-        """Where one process has too little memory the others cannot know; it says so, and all end."""
-        return False
+    def steps(self, batch_size: int) -> int:
+        """Steps of an epoch."""
+        return -(-self.count // batch_size)
 
-    def _shared_step(self, half: Half, fixed: Fixed, train: Entries, batch: Tensor, whole: int) -> Tensor:
-        rest = fixed.train.index_select(0, batch) if isinstance(fixed.train, Tensor) else fixed.train
-        predicted = LINKS[self.loss.link](half(train.indices.index_select(0, batch)) + rest)
-        loss = self.loss.elementwise(predicted, train.values.index_select(0, batch)).sum()
-        self.optimizer.zero_grad()
-        (loss / whole).backward()  # type: ignore[no-untyped-call]
-        sum_gradients([one for group in self.optimizer.param_groups for one in group["params"]], self.processes)
-        self.optimizer.step()
-        return loss.detach()
+    def batches(self, batch_size: int, scores: Scores, generators: Generators, start: int = 0) -> Generator[Batch]:
+        """The entries that this process has of the batches of an epoch, from step ``start`` on."""
+        plan = make_plan(self.count, batch_size, self.processes, generators)
+        return (self.batch(plan.order[own], scores, whole) for own, whole in plan.batches[start:])
 
 
 class Plan(NamedTuple):
@@ -77,21 +69,16 @@ class Plan(NamedTuple):
     """This process's entries in the order in which they come, ``(own entries,)``."""
     batches: list[tuple[slice, int]]
     """Of every batch, where this process's part is in that order, and how many entries all have of it."""
-    seed: int
-    began: RandomState
-    """The random state it was made from."""
 
 
-def make_plan(
-    count: int, batch_size: int, processes: ProcessGroup, generators: Generators, position: Position | None = None
-) -> Plan:
+def make_plan(count: int, batch_size: int, processes: ProcessGroup, generators: Generators) -> Plan:
     """Shuffle ``count`` entries, of which every process has its share; the same order for all, where they are few.
 
     Of very many, every process shuffles its own, so that nobody needs memory for all.
     """
-    if count > MANY:
-        return _own_plan(count, batch_size, processes, generators, position)
-    order, began = shuffled(count, generators, position)
+    if count > MAX_SHUFFLED_TOGETHER:
+        return _own_plan(count, batch_size, processes, generators)
+    order = torch.randperm(count, device=generators.device, generator=generators.local)
     mine = (order % processes.size == processes.rank).nonzero().squeeze(1)
     starts = torch.arange(0, count + batch_size, batch_size, device=order.device)
     edges = torch.searchsorted(mine, starts).tolist()
@@ -99,26 +86,20 @@ def make_plan(
         (slice(edges[k], edges[k + 1]), min(batch_size, count - first))
         for k, first in enumerate(range(0, count, batch_size))
     ]
-    return Plan(order[mine] // processes.size, batches, seed_of(began), began)
+    return Plan(order[mine] // processes.size, batches)
 
 
-def _own_plan(
-    count: int, batch_size: int, processes: ProcessGroup, generators: Generators, position: Position | None
-) -> Plan:
-    began = position.random if position else generators.state()
-    if not position:
-        torch.rand((), generator=generators.cpu)  # the next epoch has another order
+def _own_plan(count: int, batch_size: int, processes: ProcessGroup, generators: Generators) -> Plan:
+    own = Generators(generators.device, processes.rank, seed_of(generators.state()))
+    torch.rand((), generator=generators.cpu)  # the next epoch has another order
     steps, shares = -(-count // batch_size), processes.shares(count)
-    own = Generators(generators.device, processes.rank, seed_of(began))
     order = torch.randperm(shares[processes.rank], device=own.device, generator=own.local)
 
     def part(step: int, share: int) -> slice:  # as many steps for all, though some have an entry more
         return slice(step * share // steps, (step + 1) * share // steps)
 
     sizes = [sum(len(range(share)[part(step, share)]) for share in shares) for step in range(steps)]
-    return Plan(
-        order, [(part(step, shares[processes.rank]), sizes[step]) for step in range(steps)], seed_of(began), began
-    )
+    return Plan(order, [(part(step, shares[processes.rank]), sizes[step]) for step in range(steps)])
 
 
 def sum_gradients(parameters: Sequence[Tensor], processes: ProcessGroup) -> None:
@@ -186,6 +167,13 @@ def see_all(model: JointModel, train: SparseTensor, processes: ProcessGroup) -> 
     """Let blocks whose size depends on the training entries look at those of all processes."""
     if model.multilinear is not None and processes.shared:
         model.multilinear.cpu().see(torch.as_tensor(np.array(train.indices), dtype=torch.int64))
+
+
+def share_random_state(generators: Generators, processes: ProcessGroup) -> None:
+    """Let all processes continue from the random state of the first."""
+    if processes.shared:
+        state = {kind: processes.broadcast_(one.to(processes.device)).cpu() for kind, one in generators.state().items()}
+        generators.set_state(state)
 
 
 @torch.no_grad()

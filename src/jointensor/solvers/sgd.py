@@ -1,23 +1,35 @@
-"""How a half is trained for one epoch while the other is fixed: by gradients, or exactly."""
+"""How a half is trained for one epoch while the other is frozen: by gradients, or exactly."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from jointensor.data.store import Batch, Column, Entries, EntryStore, Half, Scores
+from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.models.joint import LINKS, MIN_BATCH
+from jointensor.random_state import Generators, RandomState, seed_of
 from jointensor.solvers.als import Als
-from jointensor.solvers.entries import Entries, Fixed, Half
+from jointensor.solvers.data_parallel import sum_gradients
 from jointensor.solvers.losses import Loss
-from jointensor.solvers.random_state import Generators, RandomState
+
+
+@dataclass
+class FrozenHalf:
+    """Scores of the half that is not being trained: constants, evaluated once per turn."""
+
+    train: Scores = 0.0
+    valid: Tensor | float = 0.0
 
 
 class Optimizer(Protocol):
-    """What a descent needs of an optimiser of torch's, or of one of ours."""
+    """The part of torch's optimisers that training uses."""
 
     param_groups: list[dict[str, Any]]
 
@@ -50,7 +62,7 @@ class Solver(Resumable, Protocol):
     average: Average | None
     """Running mean of what is trained, which is what is validated and kept; ``None`` without one."""
 
-    def epoch(self, half: Half, fixed: Fixed, train: Entries, position: Position | None = None) -> float:
+    def epoch(self, half: Half, frozen: FrozenHalf, train: EntryStore, position: Position | None = None) -> float:
         """One pass, or the rest of one from ``position`` on; returns the mean loss of the training entries."""
 
     def halve(self) -> bool:
@@ -127,9 +139,23 @@ class Average:
             mean.copy_(kept)
 
 
+class StepRunner(Protocol):
+    """Another way to take the steps of an epoch, such as replaying recorded ones."""
+
+    def epoch(self, sgd: Sgd, half: Half, frozen: FrozenHalf, train: Entries) -> float:
+        """One shuffled pass; the mean loss of the batches as they came."""
+
+    def reset(self) -> None:
+        """Start anew: the batch size has changed."""
+
+
 @dataclass
-class Descent:
-    """Shuffled minibatches of entries that are on the device already."""
+class Sgd:
+    """Stochastic gradient descent over shuffled minibatches, whatever the optimiser and wherever the entries are.
+
+    A batch is the recipe's, whatever the number of processes: each process takes the gradient of its entries of a
+    batch, the gradients are summed, and all processes take the same step.
+    """
 
     optimizer: Optimizer
     loss: Loss
@@ -142,20 +168,37 @@ class Descent:
     pause: Callable[[Position], None] = lambda _: None
     """Called between pieces of an epoch."""
     generators: Generators = field(default_factory=lambda: Generators(torch.device("cpu"), 0))
+    processes: ProcessGroup = SINGLE_PROCESS
+    runner: StepRunner | None = None
+    """Takes the steps where entries are on the device; the loop below without one."""
 
-    def epoch(self, half: Half, fixed: Fixed, train: Entries, position: Position | None = None) -> float:
-        """One shuffled pass; the mean loss of the batches as they came."""
-        device, starts = train.values.device, range(0, len(train), self.batch_size)
-        order, began = shuffled(len(train), self.generators, position)
-        total = torch.tensor(position.total if position else 0.0, device=device)
+    def epoch(self, half: Half, frozen: FrozenHalf, train: EntryStore, position: Position | None = None) -> float:
+        """One shuffled pass, or the rest of one; the mean loss of the batches as they came."""
+        if self.runner is not None and train.resident is not None:
+            return self.runner.epoch(self, half, frozen, train.resident)
+        steps, done = train.steps(self.batch_size), position.piece if position else 0
+        now = self.generators.state()
+        began = position.random if position else now
+        self.generators.set_state(began)
+        batches = train.batches(self.batch_size, frozen.train, self.generators, done * steps // PIECES)
+        if position:
+            self.generators.set_state(now)
+        total = torch.tensor(position.total if position and self.processes.first else 0.0, device=train.device)
 
         def after(piece: int) -> None:
-            self.pause(Position(piece, float(total), began))
+            (whole,) = self.processes.sum(float(total))
+            self.pause(Position(piece, whole, began))
 
-        for first, last in self.pieces(len(starts), position.piece if position else 0, after):
-            for start in starts[first:last]:
-                total += self._step(half, fixed, train, order[start : start + self.batch_size])
-        return float(total) / len(train)
+        with closing(batches) as coming:
+            for first, last in self.pieces(steps, done, after):
+                with self._random_of(began, first):
+                    for batch in islice(coming, last - first):
+                        total += self.step(half, batch)
+        return self.processes.sum(float(total))[0] / train.total
+
+    def _random_of(self, began: RandomState, first: int) -> AbstractContextManager[None]:
+        """Random numbers of the network (dropout): of every process its own."""
+        return self.processes.own_random(seed_of(began), first) if self.processes.shared else nullcontext()
 
     def pieces(
         self, steps: int, done: int = 0, after: Callable[[int], None] = lambda _: None
@@ -174,54 +217,46 @@ class Descent:
                 after(piece + 1)
         self.epochs += 1
 
-    def _step(self, half: Half, fixed: Fixed, train: Entries, batch: Tensor) -> Tensor:
-        rest = fixed.train.index_select(0, batch) if isinstance(fixed.train, Tensor) else fixed.train
-        return self.step(half, rest, Entries(train.indices.index_select(0, batch), train.values.index_select(0, batch)))
-
-    def step(self, half: Half, rest: Tensor | float, batch: Entries) -> Tensor:
-        """One step for some entries, ``rest`` what the fixed half says of them; the sum of their losses before it."""
-        predicted = LINKS[self.loss.link](half(batch.indices) + rest)
-        loss = self.loss.elementwise(predicted, batch.values).mean()
+    def step(self, half: Half, batch: Batch) -> Tensor:
+        """One step; the sum of the losses of this process's entries before it."""
+        predicted = LINKS[self.loss.link](half(batch.indices) + batch.scores)
+        loss = self.loss.elementwise(predicted, batch.values).sum()
         self.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        (loss / batch.total).backward()  # type: ignore[no-untyped-call]
+        if self.processes.shared:
+            sum_gradients([one for group in self.optimizer.param_groups for one in group["params"]], self.processes)
         self.optimizer.step()
-        return loss.detach() * len(batch)
+        return loss.detach()
 
     def halve(self) -> bool:
-        """Take half as many entries per step from now on; says whether that is possible."""
-        if self.batch_size <= MIN_BATCH:
+        """Take half as many entries per step from now on; says whether that is possible.
+
+        Where one of several processes has too little memory the others cannot know; it fails, and all end.
+        """
+        if self.batch_size <= MIN_BATCH or self.processes.shared:
             return False
         self.batch_size //= 2
+        if self.runner is not None:
+            self.runner.reset()
         return True
 
     def resumable(self) -> dict[str, Any]:
-        """What the optimiser knows, and where the running means and the learning rate are."""
+        """State of the optimiser, the running means and the learning rate."""
         average = None if self.average is None else self.average.resumable()
-        known = {"optimizer": self.optimizer.state_dict(), "average": average, "epochs": self.epochs}
-        return {**known, "batch_size": self.batch_size}
+        state = {"optimizer": self.optimizer.state_dict(), "average": average, "epochs": self.epochs}
+        return {**state, "batch_size": self.batch_size}
 
     def resume(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Continue from such a state."""
         self.optimizer.load_state_dict(state["optimizer"])
         self.epochs, self.batch_size = state["epochs"], state["batch_size"]
         if self.average is not None:
             self.average.resume(state["average"])
 
     def settle(self) -> None:
-        """End a turn: go on from the running mean, where there is one."""
+        """End a turn: continue from the running mean, where there is one."""
         if self.average:
             self.average.settle()
-
-
-def shuffled(count: int, generators: Generators, position: Position | None) -> tuple[Tensor, RandomState]:
-    """The order of an epoch, ``(entries,)``, and the random state it came from; the same again from a position."""
-    now = generators.state()
-    began = position.random if position else now
-    generators.set_state(began)
-    order = torch.randperm(count, device=generators.device, generator=generators.local)
-    if position:
-        generators.set_state(now)
-    return order, began
 
 
 def set_rate(optimizer: Optimizer, share: float) -> None:
@@ -239,15 +274,13 @@ class Exact:
     """One sweep of exact least squares over all blocks of g; Huber's loss by reweighting."""
 
     als: Als
-    loss: Loss
-    huber_delta: float
+    sweep: Callable[[FrozenHalf], float]
+    """Solves all blocks once; the mean loss after it."""
     average: Average | None = None
 
-    def epoch(self, half: Half, fixed: Fixed, train: Entries, position: Position | None = None) -> float:
-        """One sweep; the mean loss after it. ``half`` is the g that the sweeps are for."""
-        targets = train.values - fixed.train
-        self.als.sweep(targets, self._weights(targets))
-        return self.als.processes.mean(self.loss.elementwise(self.als.total(), targets))
+    def epoch(self, half: Half, frozen: FrozenHalf, train: EntryStore, position: Position | None = None) -> float:
+        """One sweep over the entries that ``als`` was made for; the mean loss after it."""
+        return self.sweep(frozen)
 
     def resumable(self) -> dict[str, Any]:
         """State of the exact solver beside the tables."""
@@ -262,9 +295,23 @@ class Exact:
         """The memory of a sweep is fixed."""
         return False
 
-    def _weights(self, targets: Tensor) -> Tensor | None:
-        """Weights that make the squared loss touch Huber's where g is now; none for the squared loss itself."""
-        if self.loss.name == "squared":
-            return None
-        away = (targets - self.als.total()).abs().clamp_min(1e-30)
-        return (self.huber_delta / away).clamp_max(1.0)
+
+def sweep_in_memory(als: Als, values: Tensor, loss: Loss, huber_delta: float, frozen: FrozenHalf) -> float:
+    """One sweep of entries in memory, ``(entries,)``; the mean loss after it."""
+    assert not isinstance(frozen.train, Column)  # the entries are in memory
+    targets = values - frozen.train
+    als.sweep(targets, _huber_weights(als, targets, huber_delta) if loss.name == "huber" else None)
+    return als.processes.mean(loss.elementwise(als.total(), targets))
+
+
+def sweep_on_disk(als: Als, frozen: FrozenHalf) -> float:
+    """One sweep of entries on disk; the mean squared error after it."""
+    assert not isinstance(frozen.train, Tensor)  # the entries are on disk
+    als.sweep(frozen.train)
+    return als.systems.mean_squared_error()
+
+
+def _huber_weights(als: Als, targets: Tensor, delta: float) -> Tensor:
+    """Weights that make the squared loss touch Huber's where g is now."""
+    away = (targets - als.total()).abs().clamp_min(1e-30)
+    return (delta / away).clamp_max(1.0)

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from jointensor.data.store import Column, ShardedEntries
 from jointensor.distributed.process_group import SINGLE_PROCESS
 from jointensor.kernels import Engine
 from jointensor.kernels.rows import ModeView, solve_spd
@@ -24,7 +25,6 @@ from jointensor.models.blocks.base import Block
 from jointensor.models.joint import evaluate_in_batches
 from jointensor.models.multilinear import Multilinear
 from jointensor.solvers.als import RowPrior
-from jointensor.solvers.streamed_entries import Column, StreamedEntries
 from jointensor.solvers.systems import BATCH
 
 ROW_BYTES = 12
@@ -55,11 +55,11 @@ class SystemsOnDisk:
         Bytes that the systems of a table may take; where they take more, its rows are solved in several passes.
     """
 
-    def __init__(self, g: Multilinear, train: StreamedEntries, engine: Engine, memory: int) -> None:
+    def __init__(self, g: Multilinear, train: ShardedEntries, engine: Engine, memory: int) -> None:
         self.blocks, self.train, self.engine, self.memory = g.named_blocks, train, engine, memory
-        self.indices, self.processes = train.indices, SINGLE_PROCESS
-        self.label_counts = [torch.from_numpy(one) for one in train.counts]
-        self.fixed: Column | float = 0.0
+        self.indices, self.processes = train.sample().indices, SINGLE_PROCESS
+        self.label_counts = [torch.from_numpy(one) for one in train.label_counts]
+        self.frozen: Column | float = 0.0
         self.squares = 0.0
         """Sum of the squared errors after the last solve."""
         self.owner: str | None = None
@@ -81,10 +81,10 @@ class SystemsOnDisk:
         }
 
     def begin_sweep(self, targets: Column | float, weights: Tensor | None) -> None:
-        """``targets``: the half that is fixed, subtracted from the training values."""
+        """``targets``: the frozen half, subtracted from the training values."""
         if weights is not None:
             raise NotImplementedError("entries on disk have no weights")
-        self.fixed, self.owner, self.since = targets, None, {}
+        self.frozen, self.owner, self.since = targets, None, {}
 
     def begin_block(self, name: str) -> None:
         """Solve this block next."""
@@ -154,16 +154,16 @@ class SystemsOnDisk:
         raise NotImplementedError("implicit feedback from entries on disk")
 
     def _targets(self) -> Iterator[Shard]:
-        """Training values minus the fixed half and all other blocks."""
-        name, fixed = self.name, self.fixed
+        """Training values minus the frozen half and all other blocks."""
+        name, frozen = self.name, self.frozen
         if self.owner == name:
             for block in self.train.blocks(values=TARGETS):
                 yield block.indices, block.values
             return
         signs = self._signs(name)
         afresh = name not in signs
-        terms = self._terms(signs, fixed if afresh and not isinstance(fixed, Column) else 0.0, afresh=afresh)
-        column = fixed if afresh and isinstance(fixed, Column) else None
+        terms = self._terms(signs, frozen if afresh and not isinstance(frozen, Column) else 0.0, afresh=afresh)
+        column = frozen if afresh and isinstance(frozen, Column) else None
         keep = afresh or self.block.multiplies
         for k, block in enumerate(self.train.blocks(column, None if afresh else TARGETS)):
             targets = block.values if block.column is None else block.values - block.column
@@ -217,9 +217,9 @@ class SystemsOnDisk:
 
     def _sorted(self, term: Term, mode: int) -> Iterator[tuple[ModeView, NDArray[np.float32]]]:
         """The entries in the order of a mode, and their targets; those of a sum over pairs are for changes of rows."""
-        known = mode in self.train.sorted
+        known = mode in self.train.sorted_modes
         if self.owner == self.name and known and not term.sums:
-            yield from self.train.views(mode, TARGETS)
+            yield from self.train.by_mode(mode, TARGETS)
             return
         own = Terms(0.0, (term,))
         for k, (indices, targets) in enumerate(self._targets()):
@@ -229,10 +229,10 @@ class SystemsOnDisk:
                 yield self.train.view(k, mode), targets
                 continue
             others = [n for n in range(indices.shape[1]) if n != mode]
-            view = self.engine.sort_entries(torch.from_numpy(indices), mode, others, len(self.train.counts[mode]))
+            view = self.engine.sort_entries(torch.from_numpy(indices), mode, others, len(self.train.label_counts[mode]))
             self.train.keep_view(k, mode, view)
             yield view, targets
-        self.train.sorted.add(mode)
+        self.train.sorted_modes.add(mode)
 
 
 def term_of(block: Block, sign: float = 1.0) -> Term:

@@ -11,8 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jointensor.solvers.entries import Fixed
-from jointensor.solvers.sgd import Exact
+from jointensor.solvers.sgd import Exact, FrozenHalf
 from jointensor.training.checkpoint import stored
 from jointensor.training.init_components import init_components
 from jointensor.training.state import Snapshot
@@ -75,8 +74,8 @@ class ExactWarmStart:
     """Ridges that are tried once more, from the best solution."""
 
 
-def solve_warm_start(trainer: Trainer, solver: Exact, fixed: Fixed) -> float:
-    """Solve Θ_L with the other half fixed, for every ridge of the recipe; ends at the best and returns its figure.
+def solve_warm_start(trainer: Trainer, solver: Exact, frozen: FrozenHalf) -> float:
+    """Solve Θ_L with the other half frozen, for every ridge of the recipe; ends at the best and returns its figure.
 
     A random start can lose components, so an initialisation by rank-one fits is tried as well. A small ridge can lead
     a start astray where a larger one does not, so the smaller ones are also tried from the best solution, for as long
@@ -87,20 +86,20 @@ def solve_warm_start(trainer: Trainer, solver: Exact, fixed: Fixed) -> float:
     with trainer.enter(ExactWarmStart) as at:
         at.start = at.start or als.save()
         if at.best is None:
-            at.best = _best_ridge(trainer, solver, fixed, ridges, at.start, sweeps=recipe.sweeps, rise=True)
+            at.best = _best_ridge(trainer, solver, frozen, ridges, at.start, sweeps=recipe.sweeps, rise=True)
         if at.components is None:
             at.components = _components(trainer, solver, at.start, at.best)
         if at.smaller is None:
             if at.components:
                 # without validation entries there is nothing to choose by
                 tried = sorted({at.best.ridge, min(recipe.ridges)} if len(trainer.valid) else {at.best.ridge})
-                at.best = _best_ridge(trainer, solver, fixed, tried, at.components, best=at.best, sweeps=recipe.sweeps)
+                at.best = _best_ridge(trainer, solver, frozen, tried, at.components, best=at.best, sweeps=recipe.sweeps)
             als.restore(at.best.saved)
             lost = trainer.processes.decide(als.collapsed)
             at.smaller = (
                 [] if lost else [ridge for ridge in reversed(ridges) if ridge < at.best.ridge]
             )  # zero stays zero
-        best = _best_ridge(trainer, solver, fixed, at.smaller, None, best=at.best, sweeps=recipe.sweeps)
+        best = _best_ridge(trainer, solver, frozen, at.smaller, None, best=at.best, sweeps=recipe.sweeps)
     return _take(trainer, solver, best)
 
 
@@ -119,22 +118,22 @@ def _components(trainer: Trainer, solver: Exact, start: Snapshot, best: Tried) -
 
 def _found_enough(trainer: Trainer, solver: Exact, best: Tried) -> bool:
     """Whether rank-one fits would take long and sweeps from a random start have found components."""
-    if trainer.entries <= MAX_ENTRIES_ALWAYS_INITIALISED:
+    if trainer.train.total <= MAX_ENTRIES_ALWAYS_INITIALISED:
         return False
     solver.als.restore(best.saved)
     return bool(solver.als.values["cp"].std() > MIN_COMPONENT_SPREAD * solver.als.spread)
 
 
-def solve_again(trainer: Trainer, solver: Exact, fixed: Fixed) -> float:
+def solve_again(trainer: Trainer, solver: Exact, frozen: FrozenHalf) -> float:
     """Solve Θ_L once more from where it is, for every ridge of the recipe: the other half is another one now."""
     if not len(trainer.valid):
         return math.inf
     start, ridges = solver.als.save(), trainer.recipe.ridges
-    return _take(trainer, solver, _best_ridge(trainer, solver, fixed, ridges, start, sweeps=SWEEPS_AGAIN))
+    return _take(trainer, solver, _best_ridge(trainer, solver, frozen, ridges, start, sweeps=SWEEPS_AGAIN))
 
 
-def solve_turn(trainer: Trainer, solver: Exact, fixed: Fixed, round_: int) -> float:
-    """One sweep with the other half fixed; with ``follow``, at the best of the last ridge and its neighbours.
+def solve_turn(trainer: Trainer, solver: Exact, frozen: FrozenHalf, round_: int) -> float:
+    """One sweep with the other half frozen; with ``follow``, at the best of the last ridge and its neighbours.
 
     The ridge that is right for Θ_L alone is too small once Θ_N explains a part of the same entries, or too large
     once it explains what looked like noise.
@@ -144,7 +143,7 @@ def solve_turn(trainer: Trainer, solver: Exact, fixed: Fixed, round_: int) -> fl
     if follow and len(trainer.valid):
         ridges += (min(last * follow, max(trainer.recipe.ridges)), last / follow)
     start = solver.als.save() if len(ridges) > 1 else None
-    return _take(trainer, solver, _best_ridge(trainer, solver, fixed, ridges, start, sweeps=1, round_=round_))
+    return _take(trainer, solver, _best_ridge(trainer, solver, frozen, ridges, start, sweeps=1, round_=round_))
 
 
 @stored
@@ -164,7 +163,7 @@ class RidgeTrials:
 def _best_ridge(
     trainer: Trainer,
     solver: Exact,
-    fixed: Fixed,
+    frozen: FrozenHalf,
     ridges: Sequence[float],
     start: Snapshot | None,
     *,
@@ -203,7 +202,7 @@ def _best_ridge(
             while at.sweep < sweeps:
                 als.ridge = ridge * min(1.0, 10 ** ((at.sweep - RIDGE_RISE_SWEEPS) / 2)) if rise else ridge
                 phase = "alternate: linear" if round_ else "warm start"
-                at.figure = trainer.epoch(als.g, fixed, solver, phase, round_, keep=bool(round_))
+                at.figure = trainer.epoch(als.g, frozen, solver, phase, round_, keep=bool(round_))
                 at.sweep += 1
             if at.best is None or at.figure < at.best.figure:
                 at.best = Tried(at.figure, ridge, als.save())

@@ -12,26 +12,28 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from jointensor.data.shard_writer import ShardedTensor
 from jointensor.data.split import Split
+from jointensor.data.store import Entries, EntryStore, ShardedEntries
 from jointensor.data.tensor import SparseTensor
 from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.errors import ConfigError, DataError
 from jointensor.kernels import Engine, pick_engine
 from jointensor.metrics import measure
+from jointensor.models.blocks import KINDS, parse_blocks
 from jointensor.models.joint import JointModel
-from jointensor.models.size import check_memory, describe_model
-from jointensor.predictors.biases import fit_bias, fit_bias_on_device
+from jointensor.predictors.biases import fit_bias, fit_bias_on_device, fit_bias_streamed
 from jointensor.predictors.joint import JointPredictor
 from jointensor.predictors.tables import Tables
-from jointensor.solvers.data_parallel import own_share, see_all
-from jointensor.solvers.entries import Entries
+from jointensor.solvers.data_parallel import SharedEntries, own_share, see_all
+from jointensor.solvers.failures import BudgetError
 from jointensor.solvers.losses import make_loss
 from jointensor.training.checkpoint import Slot
 from jointensor.training.history import Epoch, OnEpoch
 from jointensor.training.recipe import Recipe, make_recipe
 from jointensor.training.restarts import run_restarts
 from jointensor.training.state import Outcome, read_state
-from jointensor.training.trainer import Trainer
+from jointensor.training.trainer import MemoryLimits, Trainer
 
 MAX_VALUE = 1e30
 """Size of values whose sums fit into 32 bits, however many there are."""
@@ -101,7 +103,7 @@ class Fit:
 
 def fit(  # noqa: PLR0913 - everything that decides a fit
     model: JointModel,
-    split: Split,
+    split: Split | ShardedTensor,
     recipe: str | Recipe = "default",
     *,
     seed: int = 0,
@@ -115,6 +117,7 @@ def fit(  # noqa: PLR0913 - everything that decides a fit
     stopping: Callable[[], bool] = lambda: False,
     processes: ProcessGroup = SINGLE_PROCESS,
     clock: Callable[[], float] = time.monotonic,
+    limits: MemoryLimits = MemoryLimits(),  # noqa: B008 - frozen
 ) -> Fit:
     """Train a model on a split.
 
@@ -123,7 +126,7 @@ def fit(  # noqa: PLR0913 - everything that decides a fit
     model
         Trained in place, from a new random start.
     split
-        Training and validation entries; test entries are not read.
+        Training and validation entries, in memory or in shards on disk; test entries are not read.
     recipe
         Every number of training, by name or as a :class:`~jointensor.training.recipe.Recipe`.
     seed
@@ -131,9 +134,9 @@ def fit(  # noqa: PLR0913 - everything that decides a fit
         of its own. Torch's global random state is left as it was, and fits in several threads do not disturb each
         other.
     device
-        ``auto`` takes a GPU where there is one.
+        ``auto`` takes a GPU where there is one; of entries on disk, the CPU.
     budget
-        Seconds after which training stops with the best state so far.
+        Seconds after which training stops with the best state so far; looked at between epochs and between shards.
     fallback
         Bias predictor for unseen labels, if there is one already.
     on_epoch
@@ -151,32 +154,37 @@ def fit(  # noqa: PLR0913 - everything that decides a fit
         entries. Only the first one has a ``checkpoint``.
     clock
         Seconds; what ``budget`` and :attr:`Fit.seconds` are measured by.
+    limits
+        Memory that training may take where entries are on disk.
     """
     recipe = make_recipe(recipe)
     begin = clock()
     check_fit(model, split, recipe)
+    if isinstance(split, ShardedTensor):
+        check_streamable(model.linear, recipe, device, processes)
+        device = "cpu" if device == "auto" else device
     place = processes.device if processes.shared else pick_device(device)
     kernels = pick_engine(engine, place.type)
     if kernels.first_use and recipe.solves and on_note is not None:
         on_note(kernels.first_use)
-    see_all(model, split.train, processes)
-    model.to(place)
-    short = recipe.precision == "short"
-    kernels.equip(model, short=short)
-    train_entries, valid_entries = (
-        Entries.of(part, place) for part in (own_share(split.train, processes, ordered=recipe.solves), split.valid)
-    )
-    if recipe.solves and not processes.shared:
-        train_entries = train_entries.by_last_mode()
-    if model.multilinear is not None:
-        if not processes.shared:
-            model.multilinear.see(train_entries.indices)
-        model.multilinear.draws.forget()  # those of an earlier fit
 
+    def check_time() -> None:
+        if clock() > begin + budget:
+            raise BudgetError
+
+    if isinstance(split, Split):
+        see_all(model, split.train, processes)
+    model.to(place)
+    kernels.equip(model, short=recipe.precision == "short")
+    store, valid = make_store(split, recipe, place, processes, check_time), Entries.of(split.valid, place)
+    if model.multilinear is not None:
+        if store.resident is not None and not processes.shared:
+            model.multilinear.see(store.resident.indices)
+        model.multilinear.draws.forget()  # those of an earlier fit
     trainer = Trainer(
         model,
-        train_entries,
-        valid_entries,
+        store,
+        valid,
         recipe,
         seed=seed,
         deadline=begin + budget,
@@ -187,23 +195,41 @@ def fit(  # noqa: PLR0913 - everything that decides a fit
         processes=processes,
         checkpoint=checkpoint,
         stopping=stopping,
+        limits=limits,
     )
-    resumed = run_trainer(trainer)
-    if fallback is None and place.type == "cuda" and not processes.shared:
-        parts = [(part.indices, part.values) for part in (train_entries, valid_entries)]
-        fallback = fit_bias_on_device(parts[0], parts[1], model.shape)
-    fallback = fit_bias(split.train, split.valid) if fallback is None else fallback
-    return finish(trainer, fallback, split.valid, kernels, begin=begin, resumed=resumed)
-
-
-def run_trainer(trainer: Trainer) -> float:
-    """Train from the checkpoint, if there is one; returns how many epochs came from it."""
-    found = read_state(trainer.checkpoint, trainer.processes)
+    found = read_state(checkpoint, processes)
     resumed = 0.0 if found is None else found.epochs
     if found is not None:
         trainer.resume(found)
     run_restarts(trainer)
-    return resumed
+    fallback = _fit_bias(split, store, valid, kernels) if fallback is None else fallback
+    return finish(trainer, fallback, split.valid, kernels, begin=begin, resumed=resumed)
+
+
+def make_store(
+    split: Split | ShardedTensor,
+    recipe: Recipe,
+    device: torch.device,
+    processes: ProcessGroup,
+    between_shards: Callable[[], None],
+) -> EntryStore:
+    """The training entries as training sees them: in memory, on disk, or this process's share."""
+    if isinstance(split, ShardedTensor):
+        return ShardedEntries.of(split, device, between_shards)
+    entries = Entries.of(own_share(split.train, processes, ordered=recipe.solves), device)
+    if processes.shared:
+        return SharedEntries.share(entries, processes)
+    return entries.by_last_mode() if recipe.solves else entries
+
+
+def _fit_bias(split: Split | ShardedTensor, store: EntryStore, valid: Entries, engine: Engine) -> Tables:
+    """Additive biases, fitted where the entries are."""
+    if isinstance(split, ShardedTensor):
+        return fit_bias_streamed(split.train.blocks, split.summary.mean, split.counts, split.valid, engine)
+    if isinstance(store, Entries) and store.device.type == "cuda" and len(store) == store.total:
+        parts = [(part.indices, part.values) for part in (store, valid)]
+        return fit_bias_on_device(parts[0], parts[1], split.train.shape)
+    return fit_bias(split.train, split.valid)
 
 
 def finish(
@@ -271,15 +297,52 @@ def pick_device(device: str) -> torch.device:
     return place
 
 
-def check_fit(model: JointModel, split: Split, recipe: Recipe) -> None:
+def check_fit(model: JointModel, split: Split | ShardedTensor, recipe: Recipe) -> None:
     """Refuse a model, entries and a recipe that do not go together."""
-    if model.shape != split.train.shape:
-        raise ConfigError(f"the model has shape {model.shape}, the tensor {split.train.shape}")
-    if recipe.solves and model.multilinear is not None:
-        widest = max((parameter.shape[-1] for parameter in model.multilinear.parameters() if parameter.ndim), default=0)
-        check_memory(widest**2, f"one system of the exact solver for {describe_model(model.shape, model.rank)}")
+    shape = split.shape if isinstance(split, ShardedTensor) else split.train.shape
+    if model.shape != shape:
+        raise ConfigError(f"the model has shape {model.shape}, the tensor {shape}")
+    if isinstance(split, ShardedTensor):
+        check_values(split.summary.low, split.summary.high, recipe)
+        return
     parts = (split.train.values, split.valid.values)
     check_values(min(float(v.min(initial=0.0)) for v in parts), max(float(v.max(initial=0.0)) for v in parts), recipe)
+
+
+def check_streamable(
+    linear: str, recipe: Recipe, device: str = "auto", processes: ProcessGroup = SINGLE_PROCESS
+) -> None:
+    """Refuse a fit that needs all entries in memory.
+
+    Raises
+    ------
+    ConfigError
+        Which says what to do instead.
+    """
+    without = "; leave it out, or fit without --memory"
+    possible = [name for name, kind in KINDS.items() if kind.streamable]
+    for piece in parse_blocks(linear):
+        if not piece.kind.streamable:
+            raise ConfigError(
+                f"block '{piece.kind.name}' needs all entries in memory{without} (possible are {', '.join(possible)})"
+            )
+    if recipe.linear_solver == "gibbs":
+        raise ConfigError(f"linear_solver=gibbs needs all entries in memory{without}")
+    if recipe.solves and recipe.loss == "huber":
+        raise ConfigError(
+            "the exact solver needs all entries in memory for the huber loss; add --set linear_solver=adam, or fit "
+            "without --memory"
+        )
+    if recipe.solves and linear and device not in ("auto", "cpu"):
+        raise ConfigError(
+            "the exact solver reads entries from disk on the CPU only; take --device cpu, or add --set "
+            "linear_solver=adam"
+        )
+    if processes.shared:
+        raise ConfigError(
+            "--memory is for one process where entries stay on disk; give more memory, or start the fit without "
+            "torchrun"
+        )
 
 
 def check_values(lowest: float, highest: float, recipe: Recipe) -> None:

@@ -9,14 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from jointensor.data.store import Column, Entries
 from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.kernels import Engine
 from jointensor.models.joint import evaluate_in_batches
 from jointensor.models.multilinear import Multilinear
 from jointensor.solvers.data_parallel import keep_together
-from jointensor.solvers.entries import Entries, Fixed
 from jointensor.solvers.failures import DivergedError, StoppedError
 from jointensor.solvers.gibbs import Gibbs
+from jointensor.solvers.sgd import FrozenHalf
 from jointensor.solvers.systems import SystemsInMemory
 from jointensor.training.checkpoint import stored
 from jointensor.training.trainer import Trainer
@@ -49,7 +50,7 @@ class GibbsDriver:
     def __init__(
         self, g: Multilinear, train: Entries, engine: Engine, processes: ProcessGroup = SINGLE_PROCESS
     ) -> None:
-        spread = processes.moments(train.values)[1] or 1.0
+        spread = train.moments()[1] or 1.0
         spread = min(max(spread, 1e-10), 1e15)  # its squares and their inverses have to fit 32 bits
         self.gibbs = Gibbs(g, SystemsInMemory(g, train.indices, engine, processes), spread=spread)
         self.g, self.train = g, train
@@ -128,11 +129,12 @@ class GibbsSweeps:
     sweep: int = 0
 
 
-def sample(trainer: Trainer, fixed: Fixed) -> None:
-    """Draw Θ_L with the other half fixed, as often as the recipe says; g ends as the mean of the draws."""
+def sample(trainer: Trainer, frozen: FrozenHalf) -> None:
+    """Draw Θ_L with the other half frozen, as often as the recipe says; g ends as the mean of the draws."""
     g, recipe, state = trainer.model.multilinear, trainer.recipe, trainer.state
     assert g is not None  # there is something to draw
-    driver = GibbsDriver(g, trainer.train, trainer.engine, trainer.processes)
+    assert trainer.train.resident is not None  # see check_streamable
+    driver = GibbsDriver(g, trainer.train.resident, trainer.engine, trainer.processes)
     driver.valid = torch.zeros_like(trainer.valid.values)
     with trainer.enter(GibbsSweeps) as at:
         trainer.keep("gibbs", driver)
@@ -143,7 +145,7 @@ def sample(trainer: Trainer, fixed: Fixed) -> None:
                 break
             if at.sweep and trainer.out_of_time():
                 break
-            *errors, seconds = trainer.processes.decide(lambda: _sweep(trainer, driver, fixed, at.sweep))
+            *errors, seconds = trainer.processes.decide(lambda: _sweep(trainer, driver, frozen, at.sweep))
             if not all(error is None or math.isfinite(error) for error in errors):
                 raise DivergedError(f"the draws are not finite in sweep {at.sweep + 1}")
             figures = [None if error is None else trainer.loss.figure(error) for error in errors]
@@ -156,26 +158,27 @@ def sample(trainer: Trainer, fixed: Fixed) -> None:
     state.best_state = trainer.snapshot()
 
 
-def _sweep(trainer: Trainer, driver: GibbsDriver, fixed: Fixed, sweep: int) -> list[Any]:
+def _sweep(trainer: Trainer, driver: GibbsDriver, frozen: FrozenHalf, sweep: int) -> list[Any]:
     """One sweep, kept where it is late enough; mean squared error of training and validation entries, seconds."""
     begin, recipe = trainer.clock(), trainer.recipe
     late = sweep >= recipe.burn_in
-    targets = trainer.train.values - fixed.train
+    assert not isinstance(frozen.train, Column)  # the entries are in memory
+    targets = driver.train.values - frozen.train
     with trainer.generators.as_global():
         driver.sweep(targets)
     if late:
         driver.keep(store=(sweep - recipe.burn_in) % recipe.thin == recipe.thin - 1)
-        driver.valid.lerp_(_at_valid(trainer, driver.g, fixed), 1 / driver.count)
+        driver.valid.lerp_(_at_valid(trainer, driver.g, frozen), 1 / driver.count)
     residuals = targets - (driver.fitted if late else driver.gibbs.total())
-    valid = _error(driver.valid if late else _at_valid(trainer, driver.g, fixed), trainer)
+    valid = _error(driver.valid if late else _at_valid(trainer, driver.g, frozen), trainer)
     keep_together(trainer.model, trainer.processes)
     return [trainer.processes.mean(residuals.square()), valid, trainer.clock() - begin]
 
 
-def _at_valid(trainer: Trainer, g: Multilinear, fixed: Fixed) -> Tensor:
+def _at_valid(trainer: Trainer, g: Multilinear, frozen: FrozenHalf) -> Tensor:
     """Score of the validation entries; many at once, since some blocks have work to do per call."""
     found = evaluate_in_batches(g, trainer.valid.indices, BATCH)
-    return found.to(trainer.valid.values) + fixed.valid
+    return found.to(trainer.valid.values) + frozen.valid
 
 
 def _error(score: Tensor, trainer: Trainer) -> float | None:

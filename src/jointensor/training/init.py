@@ -32,24 +32,22 @@ class Levels:
     nonlinear: float
 
 
-def initialise(model: JointModel, values: Tensor, *, start: str, moments: tuple[float, float] | None = None) -> Levels:
+def initialise(model: JointModel, moments: tuple[float, float], *, start: str) -> Levels:
     """Set every parameter anew; returns where the halves start.
 
     Parameters
     ----------
     model
         Changed in place.
-    values
-        Training values; their mean and spread set the scales.
+    moments
+        Mean and standard deviation of the training values, which set the scales.
     start
         ``data``: the network's output starts at the mean of the values (just above zero, if the mean is
         lower), the multilinear half at what is left, with a share of the spread. ``exact``: the same with
         more room for the network above zero and a wider start of the components, for a half that is solved.
         ``raw``: standard normal factors and the layers' own defaults.
-    moments
-        Mean and spread, where the values are a share of those that are trained on.
     """
-    mean, spread = moments or (float(values.mean()), float(values.std(correction=0)))
+    mean, spread = moments
     if model.link == "softplus":  # the score that becomes the mean
         mean = math.log(math.expm1(max(mean, 1e-3))) if mean < 20 else mean
     g, f = model.multilinear, model.nonlinear

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from jointensor.data.store import Entries
 from jointensor.models.factors import Factors
-from jointensor.solvers.entries import Entries
-from jointensor.solvers.random_state import Generators, seed_of
+from jointensor.random_state import Generators, seed_of
+from jointensor.solvers.data_parallel import share_random_state
 from jointensor.training.init import SPREAD
 from jointensor.training.init_rank_one import GENERAL, MOST, Sample, at_most, rank_one_components
 from jointensor.training.trainer import Trainer
@@ -25,13 +26,13 @@ def init_components(trainer: Trainer, general: float = GENERAL) -> bool:
         return False
     elsewhere = levels.nonlinear + (levels.linear if "mean" in g.blocks else 0.0)
     carried = levels.linear + levels.nonlinear - elsewhere  # by CP
-    if abs(carried) > SPREAD * trainer.processes.moments(trainer.train.values)[1]:
+    if abs(carried) > SPREAD * trainer.train.moments()[1]:
         return False
 
     def residuals(entries: Entries) -> Sample:
         return Sample(entries.indices, entries.values - elsewhere)
 
-    samples = residuals(trainer.train), residuals(trainer.valid)
+    samples = residuals(trainer.train.sample()), residuals(trainer.valid)
     if trainer.processes.shared:
         return trainer.processes.decide(lambda: _init_together(trainer, g.cp, samples, general))  # type: ignore[arg-type]
     return _put(g.cp, rank_one_components(*samples, trainer.model.shape, g.cp.width, trainer.generators, general))
@@ -47,7 +48,7 @@ def _init_together(trainer: Trainer, cp: Factors, samples: tuple[Sample, Sample]
         train = Sample(indices, values)
         found = _put(cp, rank_one_components(train, samples[1], trainer.model.shape, cp.width, generators, general))
     processes.broadcast_(cp.stacked)
-    generators.take_first(processes)
+    share_random_state(generators, processes)
     return found
 
 

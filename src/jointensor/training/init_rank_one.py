@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from jointensor.solvers.random_state import Generators
+from jointensor.random_state import Generators
 from jointensor.training.init_spectral import leading_directions
 
 TRIES = 16

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from jointensor.solvers.random_state import Generators
+from jointensor.random_state import Generators
 
 ROUNDS = 12
 """Multiplications; the leading directions are far ahead of the others by then."""

@@ -1,6 +1,6 @@
 """The algorithm of the paper, one function per phase.
 
-warm start (one half)  ─▶  alternate (f | g fixed, g | f fixed)  ─▶  refine (both)
+warm start (one half)  ─▶  alternate (f | g frozen, g | f frozen)  ─▶  refine (both)
 
 Every phase keeps its local variables in a dataclass, see :mod:`jointensor.training.state`: it can be entered again
 where a checkpoint was written.
@@ -15,9 +15,8 @@ from typing import NamedTuple
 
 from torch import nn
 
-from jointensor.solvers.entries import Fixed
 from jointensor.solvers.failures import DeadError, HopelessError
-from jointensor.solvers.sgd import Descent, Exact
+from jointensor.solvers.sgd import Exact, FrozenHalf, Sgd
 from jointensor.solvers.stopping import Either, Patience
 from jointensor.training.checkpoint import stored
 from jointensor.training.exact import make_exact, solve_again, solve_turn, solve_warm_start
@@ -84,10 +83,10 @@ def solve(trainer: Trainer, exact: Exact | None) -> None:
     assert exact is not None  # the phase of an exact solver
     with trainer.enter(Solving) as at:
         if not at.warm:
-            solve_warm_start(trainer, exact, Fixed())
+            solve_warm_start(trainer, exact, FrozenHalf())
         at.warm, at.rule = True, at.rule or trainer.stopping_rule()
         while at.round <= trainer.recipe.rounds + trainer.recipe.refine_epochs:
-            if at.rule.report(solve_turn(trainer, exact, Fixed(), at.round)):
+            if at.rule.report(solve_turn(trainer, exact, FrozenHalf(), at.round)):
                 trainer.state.converged = True
                 break
             at.round += 1
@@ -123,7 +122,7 @@ def draw_alone(trainer: Trainer, exact: Exact | None) -> None:
     with trainer.enter(DrawingAlone) as at:
         at.start = at.start or trainer.snapshot()
         if at.solution is None:
-            at.solved = solve_warm_start(trainer, exact, Fixed())
+            at.solved = solve_warm_start(trainer, exact, FrozenHalf())
             g.forget_tables()  # they are overfitted to the entries that are to be drawn for
             at.solution = trainer.snapshot()
             trainer.put(at.start)
@@ -161,15 +160,15 @@ def draw(trainer: Trainer, _: Exact | None = None) -> None:
             trainer.put_best()
         at.begun = True
         if at.mean is None:
-            sample(trainer, Fixed() if model.nonlinear is None else trainer.freeze(model.nonlinear))
+            sample(trainer, FrozenHalf() if model.nonlinear is None else trainer.freeze(model.nonlinear))
             if model.nonlinear is None or model.multilinear is None:
                 return
             at.before, at.mean = trainer.figure_of(model.score), trainer.snapshot()
-        half, fixed = _halves(trainer)["nonlinear"], trainer.freeze(model.multilinear)  # type: ignore[arg-type]
+        half, frozen = _halves(trainer)["nonlinear"], trainer.freeze(model.multilinear)  # type: ignore[arg-type]
         rate = trainer.recipe.lr_refine or half.lr
-        descent = trainer.descent("draw", half._replace(lr=rate), falls_within=1)
-        figure = trainer.epoch(half.module, fixed, descent, "draw: nonlinear", keep=False)
-        descent.settle()
+        sgd = trainer.sgd("draw", half._replace(lr=rate), falls_within=1)
+        figure = trainer.epoch(half.module, frozen, sgd, "draw: nonlinear", keep=False)
+        sgd.settle()
         better = len(trainer.valid) and figure < (math.inf if at.before is None else at.before)
         state.best_state = trainer.snapshot() if better else at.mean
         trainer.put_best()
@@ -235,18 +234,18 @@ def _estimate(trainer: Trainer, exact: Exact | None, name: str) -> float:
     """Train one half alone, the other a constant; returns the figure it ends with."""
     half, levels = _halves(trainer)[name], trainer.state.levels
     level = levels.nonlinear if name == "linear" else levels.linear
-    fixed = Fixed(level, level)
+    frozen = FrozenHalf(level, level)
     if name == "linear" and exact is not None:
-        return solve_warm_start(trainer, exact, fixed)
+        return solve_warm_start(trainer, exact, frozen)
     with trainer.enter(Estimation) as at:
         if name == "linear" and not at.initialised:
             init_components(trainer)
         at.initialised = True
-        descent = trainer.descent("warm start", half)
+        sgd = trainer.sgd("warm start", half)
         while at.epoch < trainer.recipe.warm_epochs:
-            at.figure = trainer.epoch(half.module, fixed, descent, "warm start", keep=False)
+            at.figure = trainer.epoch(half.module, frozen, sgd, "warm start", keep=False)
             at.epoch += 1
-        descent.settle()
+        sgd.settle()
     return at.figure
 
 
@@ -269,21 +268,21 @@ def _best_epoch(trainer: Trainer) -> float:
     """
     model, level = trainer.model, trainer.state.levels.linear
     assert model.multilinear is not None  # there are two halves
-    half, fixed = _halves(trainer)["nonlinear"], Fixed(level, level)
+    half, frozen = _halves(trainer)["nonlinear"], FrozenHalf(level, level)
     # epochs of few steps count for less; none has less than one
-    times = max(1, STEPS_PER_EPOCH * min(trainer.batch_size, trainer.entries) // trainer.entries)
+    times = max(1, STEPS_PER_EPOCH * min(trainer.batch_size, trainer.train.total) // trainer.train.total)
     with trainer.enter(NonlinearAlone) as at:
         if at.state is None:
             at.constant = model.multilinear.become(level)
             at.state = trainer.snapshot()
-        descent = trainer.descent("nonlinear alone", half)
+        sgd = trainer.sgd("nonlinear alone", half)
         while at.epoch < times * trainer.recipe.warm_epochs:
             try:
-                figure = trainer.epoch(half.module, fixed, descent, "warm start: nonlinear", keep=at.constant)
+                figure = trainer.epoch(half.module, frozen, sgd, "warm start: nonlinear", keep=at.constant)
             except (DeadError, HopelessError):  # then Θ_L carries the fit
                 break
             if figure < at.best:
-                at.best, at.state = figure, trainer.validated_snapshot(descent)
+                at.best, at.state = figure, trainer.validated_snapshot(sgd)
             at.epoch += 1
             if at.rule.report(figure):
                 break
@@ -307,25 +306,25 @@ class Alternation:
 
 
 def alternate(trainer: Trainer, exact: Exact | None = None) -> None:
-    """Algorithm 1: train one half with the other fixed, then the other way round, and so on.
+    """Algorithm 1: train one half with the other frozen, then the other way round, and so on.
 
-    After a warm start of Θ_L each round updates Θ_N by eq. (8), then Θ_L by eq. (9). The fixed half
+    After a warm start of Θ_L each round updates Θ_N by eq. (8), then Θ_L by eq. (9). The frozen half
     is a constant during a turn and is evaluated once.
     """
     recipe, halves = trainer.recipe, _halves(trainer)
     turns = ("nonlinear", "linear") if (trainer.state.first or recipe.first) == "linear" else ("linear", "nonlinear")
     with trainer.enter(Alternation) as at:
         at.rule = at.rule or trainer.stopping_rule()
-        descents = {name: trainer.descent(name, halves[name]) for name in turns if name == "nonlinear" or exact is None}
+        solvers = {name: trainer.sgd(name, halves[name]) for name in turns if name == "nonlinear" or exact is None}
         while at.round <= recipe.rounds:
             while at.turn < len(turns):
                 if recipe.turns and 2 * (at.round - 1) + at.turn >= recipe.turns:
                     return
-                name, fixed = turns[at.turn], trainer.freeze(halves[turns[1 - at.turn]].module)
-                if name in descents:
-                    _descend_turn(trainer, halves[name].module, fixed, descents[name], at, name)
+                name, frozen = turns[at.turn], trainer.freeze(halves[turns[1 - at.turn]].module)
+                if name in solvers:
+                    _descend_turn(trainer, halves[name].module, frozen, solvers[name], at, name)
                 elif exact is not None:
-                    _solve_turn(trainer, exact, fixed, at)
+                    _solve_turn(trainer, exact, frozen, at)
                 at.turn, at.epoch = at.turn + 1, 0
             if at.rule.report(at.figure):
                 trainer.state.converged = True
@@ -334,21 +333,21 @@ def alternate(trainer: Trainer, exact: Exact | None = None) -> None:
 
 
 def _descend_turn(
-    trainer: Trainer, module: nn.Module, fixed: Fixed, descent: Descent, at: Alternation, name: str
+    trainer: Trainer, module: nn.Module, frozen: FrozenHalf, sgd: Sgd, at: Alternation, name: str
 ) -> None:
     while at.epoch < trainer.recipe.epochs_per_turn:
-        at.figure = trainer.epoch(module, fixed, descent, f"alternate: {name}", at.round)
+        at.figure = trainer.epoch(module, frozen, sgd, f"alternate: {name}", at.round)
         at.epoch += 1
-    descent.settle()
+    sgd.settle()
 
 
-def _solve_turn(trainer: Trainer, exact: Exact, fixed: Fixed, at: Alternation) -> None:
+def _solve_turn(trainer: Trainer, exact: Exact, frozen: FrozenHalf, at: Alternation) -> None:
     if at.round == 1 and trainer.state.first == "nonlinear" and not at.solved_again:
         again = solve_again if trainer.recipe.first == "auto" else solve_warm_start
-        again(trainer, exact, fixed)
+        again(trainer, exact, frozen)
     at.solved_again = True
     while at.epoch < trainer.recipe.epochs_per_turn:
-        at.figure = solve_turn(trainer, exact, fixed, at.round)
+        at.figure = solve_turn(trainer, exact, frozen, at.round)
         at.epoch += 1
 
 
@@ -381,9 +380,9 @@ def refine(trainer: Trainer, _: Exact | None = None) -> None:
         if not at.begun:
             trainer.put_best()
         at.begun, at.rule = True, at.rule or trainer.stopping_rule()
-        descent = trainer.descent("refine", *_joint_halves(trainer))
+        sgd = trainer.sgd("refine", *_joint_halves(trainer))
         while at.epoch < recipe.refine_epochs:
-            figure = trainer.epoch(trainer.model.score, Fixed(), descent, "refine")
+            figure = trainer.epoch(trainer.model.score, FrozenHalf(), sgd, "refine")
             at.epoch += 1
             if at.rule.report(figure):
                 state.converged = True
@@ -398,9 +397,9 @@ def _refine_in_cycles(trainer: Trainer, at: Refinement) -> None:
             trainer.put_best()
             at.begun, at.length, at.before = True, at.length or recipe.cycle, state.best_figure
         # a rate that falls to zero averages by itself
-        descent = trainer.descent("refine", *_joint_halves(trainer), average=False, falls_within=at.length)
+        sgd = trainer.sgd("refine", *_joint_halves(trainer), average=False, falls_within=at.length)
         while at.epoch < min(at.length, recipe.refine_epochs - at.past):
-            trainer.epoch(trainer.model.score, Fixed(), descent, "refine")
+            trainer.epoch(trainer.model.score, FrozenHalf(), sgd, "refine")
             at.epoch += 1
         gained = state.best_figure < (1 - recipe.cycle_gain) * at.before
         at.past, at.length, at.epoch, at.begun = at.past + at.length, 2 * at.length, 0, False

@@ -31,7 +31,7 @@ def run_restarts(trainer: Trainer) -> Attempt:
     A fit that is resumed continues with the start that was interrupted.
     """
     while not trainer.state.finished:
-        with _memory_named(trainer.train.values.device):
+        with _memory_named(trainer.train.device):
             attempt = _run_start(trainer)
         state = trainer.state
         best = state.attempts[state.best_attempt] if state.attempts else None
@@ -88,7 +88,7 @@ def _train(trainer: Trainer) -> Outcome:
 
 def _judge(trainer: Trainer) -> tuple[float, bool, bool]:
     """RFE of the present state, whether all predictions are the same, and whether all of f are."""
-    entries, model = trainer.valid if len(trainer.valid) else trainer.train, trainer.model
+    entries, model = trainer.valid if len(trainer.valid) else trainer.train.sample(), trainer.model
     predicted = evaluate_in_batches(model, entries.indices, EVALUATION_BATCH)
     f = model.nonlinear
     dead = f is not None and _constant(evaluate_in_batches(f, entries.indices, EVALUATION_BATCH), entries.values)

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from jointensor.distributed.process_group import ProcessGroup
 from jointensor.errors import RunError
+from jointensor.random_state import RandomState
 from jointensor.solvers.failures import FailureDetector
-from jointensor.solvers.random_state import RandomState
 from jointensor.solvers.sgd import Position
 from jointensor.solvers.stopping import Either, Patience, RelativeChange
 from jointensor.training.checkpoint import Slot, from_bytes, stored, to_bytes

@@ -3,28 +3,42 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from jointensor.data.store import Entries, EntryStore, Half, ShardedEntries
 from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.errors import RunError
 from jointensor.kernels import Engine, pick_engine
 from jointensor.models.joint import LINKS, JointModel, evaluate_in_batches, is_out_of_memory
 from jointensor.models.multilinear import Multilinear
+from jointensor.random_state import Generators, may_draw
 from jointensor.solvers.als import LARGE, VALUES, Als
-from jointensor.solvers.data_parallel import SharedDescent, keep_together, take_first
-from jointensor.solvers.entries import Entries, Fixed, Half
+from jointensor.solvers.data_parallel import keep_together, take_first
 from jointensor.solvers.failures import BudgetError, DivergedError, FailureDetector, StoppedError, Validation
 from jointensor.solvers.losses import make_loss
-from jointensor.solvers.random_state import Generators, may_draw
-from jointensor.solvers.sgd import Average, Descent, Exact, Optimizer, Position, Resumable, Solver
+from jointensor.solvers.sgd import (
+    Average,
+    Exact,
+    FrozenHalf,
+    Position,
+    Resumable,
+    Sgd,
+    Solver,
+    sweep_in_memory,
+    sweep_on_disk,
+)
 from jointensor.solvers.stopping import Either, Patience, RelativeChange
 from jointensor.solvers.systems import SystemsInMemory
+from jointensor.solvers.systems_on_disk import SystemsOnDisk
 from jointensor.training.checkpoint import Slot
 from jointensor.training.history import Epoch, OnEpoch
 from jointensor.training.init import initialise
@@ -40,6 +54,17 @@ STEPS_PER_EPOCH = 256
 MIN_BATCH, MAX_BATCH = 1024, 131072
 """Bounds of the batch size that this leads to."""
 
+
+@dataclass(frozen=True)
+class MemoryLimits:
+    """Memory that training may take where entries are on disk."""
+
+    systems: int = 1 << 30
+    """Bytes for the systems of an exact solve."""
+    batch: int = sys.maxsize
+    """Most entries of a step, or of an evaluation."""
+
+
 V = TypeVar("V")
 S = TypeVar("S", bound=Resumable)
 
@@ -50,7 +75,7 @@ class Trainer:
     def __init__(  # noqa: PLR0913 - everything that decides a fit
         self,
         model: JointModel,
-        train: Entries,
+        train: EntryStore,
         valid: Entries,
         recipe: Recipe,
         *,
@@ -63,16 +88,17 @@ class Trainer:
         processes: ProcessGroup = SINGLE_PROCESS,
         checkpoint: Slot | None = None,
         stopping: Callable[[], bool] = lambda: False,
+        limits: MemoryLimits = MemoryLimits(),  # noqa: B008 - frozen
     ) -> None:
         self.model, self.train, self.valid, self.recipe = model, train, valid, recipe
         self.seed, self.deadline, self.clock = seed, deadline, clock
         self.on_epoch, self.on_note, self.stopping, self.checkpoint = on_epoch, on_note, stopping, checkpoint
         self.processes = processes
         self.engine = engine or pick_engine("reference", "cpu")
-        self.sum_of_entries = int(processes.sum(len(train))[0])
+        self.limits = limits
         self.loss = make_loss(recipe.loss, huber_delta=recipe.huber_delta)
         self.may_draw = may_draw(model)
-        self.state = TrainState(shared=processes.shared)
+        self.state = TrainState(shared=processes.shared, batch_limit=limits.batch)
         self.generators = self._new_generators()
         self.solvers: dict[str, Resumable] = {}
         """Solvers whose state a checkpoint holds."""
@@ -91,22 +117,18 @@ class Trainer:
         self.model.eval()
         self.model.link = self.loss.link
         with self.generators.as_global():
-            state.levels = self._initialise("exact" if self._starts_exact else self.recipe.start)
+            state.levels = initialise(self.model, self.train.moments(), start=self._start)
         take_first(self.model, self.processes)
         state.start = self.snapshot()
         if not number:
             state.untouched = {name: value for name, value in given.items() if torch.equal(value, state.start[name])}
 
     @property
-    def _starts_exact(self) -> bool:
-        return self.recipe.solves and self.recipe.start == "data"
-
-    def _initialise(self, start: str) -> Any:
-        moments = self.processes.moments(self.train.values)
-        return initialise(self.model, self.train.values, start=start, moments=moments)
+    def _start(self) -> str:
+        return "exact" if self.recipe.solves and self.recipe.start == "data" else self.recipe.start
 
     def _new_generators(self) -> Generators:
-        return Generators(self.train.values.device, self.seed, len(self.state.attempts))
+        return Generators(self.train.device, self.seed, len(self.state.attempts))
 
     def resume(self, state: TrainState) -> None:
         """Continue from a checkpoint."""
@@ -209,11 +231,6 @@ class Trainer:
     # --- sizes ---
 
     @property
-    def entries(self) -> int:
-        """Training entries of all processes."""
-        return self.sum_of_entries if self.processes.shared else len(self.train)
-
-    @property
     def max_epochs(self) -> int:
         """How many epochs the recipe allows in all."""
         recipe, model = self.recipe, self.model
@@ -228,52 +245,57 @@ class Trainer:
     @property
     def evaluation_batch(self) -> int:
         """Entries per forward pass where no gradients are needed."""
-        return EVALUATION_BATCH if self.train.values.device.type == "cpu" else 8 * EVALUATION_BATCH
+        return min(EVALUATION_BATCH if self.train.device.type == "cpu" else 8 * EVALUATION_BATCH, self.limits.batch)
 
     @property
     def batch_size(self) -> int:
         """Entries per step; fewer than the recipe says where these did not fit into memory."""
         wanted = self.recipe.batch_size
         if not wanted:
-            wanted = 2 ** round(math.log2(max(self.entries, 1) / STEPS_PER_EPOCH))
+            wanted = 2 ** round(math.log2(max(self.train.total, 1) / STEPS_PER_EPOCH))
             wanted = int(min(max(wanted, MIN_BATCH), MAX_BATCH))
         return min(wanted, self.state.batch_limit)
 
     # --- solvers ---
 
-    def descent(
-        self, name: str, *groups: tuple[nn.Module, float], average: bool = True, falls_within: int = 0
-    ) -> Descent:
+    def sgd(self, name: str, *groups: tuple[nn.Module, float], average: bool = True, falls_within: int = 0) -> Sgd:
         """The recipe's optimiser over modules, each with its learning rate; part of checkpoints as ``name``."""
         recipe = self.recipe
         settings: list[dict[str, Any]] = [{"params": list(module.parameters()), "lr": lr} for module, lr in groups]
         every = [parameter for group in settings for parameter in group["params"]]
         means = Average(every, recipe.average) if recipe.average and average else None
-        made = self._new_descent(settings, means)
-        made.falls_within, made.generators = falls_within, self.generators
-        return self.keep(name, made)
-
-    def _new_descent(self, settings: list[dict[str, Any]], average: Average | None) -> Descent:
-        recipe = self.recipe
+        optimizer: Any
+        runner = None
         if recipe.optimizer == "sgd":
-            return self._stepped(torch.optim.SGD(settings, weight_decay=recipe.decay), average)
-        if self.engine.replays_steps and not self.processes.shared:
-            from jointensor.solvers.cuda_graphs import DeviceAdam, GraphDescent  # noqa: PLC0415 - needs Triton
+            optimizer = torch.optim.SGD(settings, weight_decay=recipe.decay)
+        elif self.engine.replays_steps and not self.processes.shared and self.train.resident is not None:
+            from jointensor.solvers.cuda_graphs import DeviceAdam, GraphSteps  # noqa: PLC0415 - needs Triton
 
-            return GraphDescent(DeviceAdam(settings, recipe.decay), self.loss, self.batch_size, average)
-        return self._stepped(torch.optim.AdamW(settings, weight_decay=recipe.decay, fused=True), average)
-
-    def _stepped(self, optimizer: Optimizer, average: Average | None) -> Descent:
-        given = (optimizer, self.loss, self.batch_size, average)
-        if self.processes.shared:
-            return SharedDescent(*given, pause=self.pause, processes=self.processes)
-        return Descent(*given, pause=self.pause)
+            optimizer, runner = DeviceAdam(settings, recipe.decay), GraphSteps()
+        else:
+            optimizer = torch.optim.AdamW(settings, weight_decay=recipe.decay, fused=True)
+        made = Sgd(
+            optimizer,
+            self.loss,
+            self.batch_size,
+            means,
+            falls_within=falls_within,
+            pause=self.pause,
+            generators=self.generators,
+            processes=self.processes,
+            runner=runner,
+        )
+        return self.keep(name, made)
 
     def exact(self, g: Multilinear) -> Exact:
         """The exact solver of g."""
-        spread = self.processes.moments(self.train.values)[1] or 1.0
-        als = Als(g, SystemsInMemory(g, self.train.indices, self.engine, self.processes), spread=spread)
-        return Exact(als, self.loss, self.recipe.huber_delta)
+        entries, spread = self.train.resident, self.train.moments()[1] or 1.0
+        if entries is None:
+            assert isinstance(self.train, ShardedEntries)  # entries that are not in memory are on disk
+            als = Als(g, SystemsOnDisk(g, self.train, self.engine, self.limits.systems), spread=spread)
+            return Exact(als, partial(sweep_on_disk, als))
+        als = Als(g, SystemsInMemory(g, entries.indices, self.engine, self.processes), spread=spread)
+        return Exact(als, partial(sweep_in_memory, als, entries.values, self.loss, self.recipe.huber_delta))
 
     def stopping_rule(self) -> Either:
         """A fresh rule for one phase."""
@@ -285,17 +307,20 @@ class Trainer:
             rules.append(Patience(recipe.patience, recipe.min_gain))
         return Either(tuple(rules))
 
-    def freeze(self, half: Half) -> Fixed:
+    def freeze(self, half: Half) -> FrozenHalf:
         """Evaluate a half that stays as it is during a turn."""
-        parts = (self.train, self.valid)
-        return Fixed(*(evaluate_in_batches(half, part.indices, self.evaluation_batch) for part in parts))
+
+        def score(indices: Tensor) -> Tensor:
+            return evaluate_in_batches(half, indices, self.evaluation_batch)
+
+        return FrozenHalf(self.train.evaluate(score, self.evaluation_batch), score(self.valid.indices))
 
     # --- epochs ---
 
     def epoch(
         self,
         half: Half,
-        fixed: Fixed,
+        frozen: FrozenHalf,
         solver: Solver,
         phase: str,
         round_: int = 0,
@@ -306,7 +331,7 @@ class Trainer:
 
         Parameters
         ----------
-        half, fixed
+        half, frozen
             What is trained, and the other half.
         solver
             Trains it.
@@ -321,7 +346,7 @@ class Trainer:
         position, state.position = state.position, None
         if position is None:
             self.pause()
-        train_loss, figures, seconds = self.processes.decide(lambda: self._train(half, fixed, solver, position))
+        train_loss, figures, seconds = self.processes.decide(lambda: self._train(half, frozen, solver, position))
         train_figure, validation = self.loss.figure(train_loss), None if figures is None else Validation(*figures)
         valid_figure = None if validation is None else self.loss.figure(validation.loss)
         figure = train_figure if valid_figure is None else valid_figure
@@ -337,29 +362,29 @@ class Trainer:
         return figure
 
     def _train(
-        self, half: Half, fixed: Fixed, solver: Solver, position: Position | None
+        self, half: Half, frozen: FrozenHalf, solver: Solver, position: Position | None
     ) -> tuple[float, list[float] | None, float]:
         """Train for an epoch, or the rest of one; training loss, :class:`Validation` as a list, seconds."""
         begin = self.clock()
         self.model.train()  # dropout and the like are on in here only
         try:
             with self.generators.as_global() if self.may_draw else nullcontext():
-                loss = self._within_memory(half, fixed, solver, position)
+                loss = self._within_memory(half, frozen, solver, position)
         finally:
             self.model.eval()
         keep_together(self.model, self.processes)
         if solver.average:
             solver.average.swap()
-        validation = list(self._validate(half, fixed)) if len(self.valid) else None
+        validation = list(self._validate(half, frozen)) if len(self.valid) else None
         if solver.average:
             solver.average.swap()
         return loss, validation, self.clock() - begin
 
-    def _within_memory(self, half: Half, fixed: Fixed, solver: Solver, position: Position | None) -> float:
+    def _within_memory(self, half: Half, frozen: FrozenHalf, solver: Solver, position: Position | None) -> float:
         """An epoch; begun again with smaller batches where a GPU's memory is too small for these."""
         while True:
             try:
-                return solver.epoch(half, fixed, self.train, position)
+                return solver.epoch(half, frozen, self.train, position)
             except RuntimeError as error:
                 if not is_out_of_memory(error) or not solver.halve():
                     raise
@@ -384,28 +409,28 @@ class Trainer:
         return self.processes.decide(lambda: self._figure_of(half))
 
     def _figure_of(self, half: Half) -> float:
-        entries = self.valid if len(self.valid) else self.train
+        entries = self.valid if len(self.valid) else self.train.sample()
         predicted = LINKS[self.model.link](evaluate_in_batches(half, entries.indices, self.evaluation_batch))
         losses = self.loss.elementwise(predicted, entries.values)
         return self.loss.figure(float(losses.mean()) if len(self.valid) else self.processes.mean(losses))
 
-    def at_valid(self, half: Half, fixed: Fixed) -> Tensor:
+    def at_valid(self, half: Half, frozen: FrozenHalf) -> Tensor:
         """Score of the validation entries, ``(entries,)``."""
         found = evaluate_in_batches(half, self.valid.indices, self.evaluation_batch)
-        return found.to(self.valid.values) + fixed.valid
+        return found.to(self.valid.values) + frozen.valid
 
-    def _validate(self, half: Half, fixed: Fixed) -> Validation:
+    def _validate(self, half: Half, frozen: FrozenHalf) -> Validation:
         if self.processes.shared:
-            return self._validate_together(half, fixed)
-        predicted, values = LINKS[self.model.link](self.at_valid(half, fixed)), self.valid.values
+            return self._validate_together(half, frozen)
+        predicted, values = LINKS[self.model.link](self.at_valid(half, frozen)), self.valid.values
         loss = self.loss.elementwise(predicted, values).mean()
         error = (predicted - values).norm() / values.norm().clamp_min(1e-30)
         return Validation(*torch.stack([loss, error, predicted.std(correction=0), values.std(correction=0)]).tolist())
 
-    def _validate_together(self, half: Half, fixed: Fixed) -> Validation:
+    def _validate_together(self, half: Half, frozen: FrozenHalf) -> Validation:
         """The same, every process with its share of the validation entries."""
         mine = self.processes.share(len(self.valid))
-        rest = fixed.valid[mine] if isinstance(fixed.valid, Tensor) else fixed.valid
+        rest = frozen.valid[mine] if isinstance(frozen.valid, Tensor) else frozen.valid
         values = self.valid.values[mine]
         score = evaluate_in_batches(half, self.valid.indices[mine], self.evaluation_batch).to(values) + rest
         predicted = LINKS[self.model.link](score)

@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import RLock
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from jointensor.distributed.process_group import ProcessGroup
-from jointensor.threads import GLOBAL_RANDOM
+GLOBAL_RANDOM = RLock()
+"""Held by whoever sets torch's global random state for a while: all threads share that state."""
 
 RandomState = dict[str, Tensor]
 """State of every generator, by the type of its device."""
@@ -57,12 +58,6 @@ class Generators:
         """Continue from a state."""
         for kind, generator in self.by_kind.items():
             generator.set_state(state[kind].cpu())
-
-    def take_first(self, processes: ProcessGroup) -> None:
-        """Continue from the state of the first process."""
-        if processes.shared:
-            state = {kind: processes.broadcast_(one.to(processes.device)).cpu() for kind, one in self.state().items()}
-            self.set_state(state)
 
     @contextmanager
     def forked(self) -> Iterator[None]:
