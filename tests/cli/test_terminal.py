@@ -101,7 +101,9 @@ def test_escape_sequences_of_a_table_do_not_reach_the_terminal(cli, hostile, tmp
     assert json.loads(done.stdout) == json.loads(said[2][1])
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("compare", "--help"), ("data", "list")])
+@pytest.mark.parametrize(
+    "arguments", [("--help",), ("compare", "--help"), ("data", "list"), ("data", "list", "--json")]
+)
 def test_a_stream_that_is_not_utf8_gets_an_answer(arguments):
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
     done = subprocess.run(

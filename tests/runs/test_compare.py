@@ -1,6 +1,7 @@
 """A comparison: its table from its cells, its cells from single fits, and what is kept, refused or run again."""
 
 import csv
+import importlib
 import itertools
 import json
 import multiprocessing
@@ -11,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.image import imread
 from torch import nn
 
@@ -605,3 +607,10 @@ def test_a_worker_that_is_killed_leaves_the_finished_cells(source, tmp_path):
     again = Told()
     compare(config, out, on_fit=again)
     assert again == [("cp:1", 0, 0, 2, 2)]
+
+
+def test_workers_watch_the_process_that_started_them(monkeypatch):
+    module, watched = importlib.import_module("jointensor.runs.compare"), []
+    monkeypatch.setattr(module, "end_with_parent", lambda: watched.append(True))
+    module._start_worker(torch.get_num_threads())
+    assert watched == [True]

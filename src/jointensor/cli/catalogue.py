@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import sys
 import time
-from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from jointensor.cli import arguments as a
+from jointensor.cli.terminal import json_text, visible
 from jointensor.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def list_(cache: Cache = None, json: a.Json = False) -> None:
 
     rows = [_facts(load(name), cache) for name in names()]
     if json:
-        _print(dumps(rows, indent=2, ensure_ascii=False))
+        _print_json(rows)
         return
     from rich.console import Console
     from rich.markup import escape
@@ -70,7 +70,7 @@ def info(
 
     facts = _facts(load(name), cache)
     if json:
-        _print(dumps(facts, indent=2, ensure_ascii=False))
+        _print_json(facts)
         return
     paper = facts["paper"]
     lines = {
@@ -140,8 +140,12 @@ def get(
     else:
         tensor, facts = _fetched(name, from_, cache, quiet=quiet)
         write(tensor, out)
-    if not quiet:
-        _print(dumps({**facts, "out": str(out)}, indent=2, ensure_ascii=False) if json else _summary(facts, out))
+    if quiet:
+        return
+    if json:
+        _print_json({**facts, "out": str(out)})
+    else:
+        _print(_summary(facts, out))
 
 
 def _fetched(name: str, origin: Path | None, cache: Path | None, *, quiet: bool) -> tuple[Any, dict[str, Any]]:
@@ -150,7 +154,7 @@ def _fetched(name: str, origin: Path | None, cache: Path | None, *, quiet: bool)
 
     def note(text: str) -> None:
         if not quiet:
-            typer.echo(text, err=True)
+            typer.echo(visible(text), err=True)
 
     built = get_tensor(name, origin, Fetcher(cache_folder(cache), note, None if quiet else _progress))
     for text in built.notes:
@@ -239,4 +243,8 @@ def _progress(file: str) -> OnBytes:
 
 
 def _print(text: str) -> None:
-    sys.stdout.write(text + "\n")
+    sys.stdout.writelines(visible(line) + "\n" for line in text.split("\n"))
+
+
+def _print_json(data: Any) -> None:
+    sys.stdout.write(json_text(data, sys.stdout.encoding) + "\n")
