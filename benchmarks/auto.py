@@ -3,9 +3,9 @@
     python benchmarks/auto.py ../shared/data/ml_100k.npz --split-seeds 5 --budget 600 --out benchmarks/results/auto
     python benchmarks/auto.py --table --out benchmarks/results/auto
 
-Every model sees the same entries and is judged on the same test entries. Rivals with settings choose them on the
+Every model learns from the same entries and is scored on the same test entries. Rivals with settings choose them on the
 validation entries of the first split and are fitted to training and validation entries together, as `auto` is. One
-JSON file per tensor, split seed and model: a run that was cut off goes on where it stopped.
+JSON file per tensor, split seed and model: a run that was stopped continues where it stopped.
 
     mean bias tables interp     jointensor's baselines (fitted to the training entries, shrunk by validation)
     cp:20 … julia:4/16          models of the paper by the recipe `default` (--specs takes others, --recipe another)
@@ -50,7 +50,7 @@ def by_auto(parts, options):
         groups = tuple(parts.train.mode(name) for name in parts.rule.removeprefix("group:").split(","))
     begin = time.perf_counter()
     found = search(join(parts.train, parts.valid), budget=options.budget, device=options.device, groups=groups)
-    searched = time.perf_counter() - begin  # the rest of its seconds are answers for the test entries
+    searched = time.perf_counter() - begin  # the rest of its seconds are predictions for the test entries
     predicted, ends = found.predictor.predict(parts.test.indices), found.predictor.interval(parts.test.indices, 0.9)
     return judged(predicted, parts.test) | {
         "interval": cover(predicted, ends, parts.test.values),
@@ -87,7 +87,7 @@ def by_rival(rival, parts, known):
 
 
 def models(parts, options, earlier):
-    """Names, and what computes their figures; ``earlier``: what a rival chose on an earlier split."""
+    """Names, and functions that compute figures; ``earlier``: the settings that a rival chose on an earlier split."""
     yield "auto", lambda: by_auto(parts, options)
     baselines = {}
 
@@ -115,7 +115,7 @@ def run(options):
 
     def earlier(name):
         first = place(0, name)
-        return json.loads(first.read_text()).get("choice") if first.exists() else None
+        return json.loads(first.read_text(encoding="utf-8")).get("choice") if first.exists() else None
 
     for seed in range(options.first_split, options.first_split + options.split_seeds):
         parts = split(tensor, rule=options.split, seed=seed)
@@ -136,7 +136,7 @@ def run(options):
 
 def table(out):
     """Mean RMSE per tensor and model, how often `auto` is lower, and its intervals."""
-    rows = [json.loads(path.read_text()) for path in sorted(out.glob("*.json"))]
+    rows = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(out.glob("*.json"))]
     for tensor in dict.fromkeys(row["tensor"] for row in rows):
         mine = [row for row in rows if row["tensor"] == tensor]
         auto = {row["split_seed"]: row for row in mine if row["model"] == "auto" and row["rmse"] is not None}
@@ -191,7 +191,7 @@ NAMES = {
 
 def markdown(out):
     """One row per model, one column per tensor: mean RMSE over splits, and on how many of them `auto` is lower."""
-    rows = [json.loads(path.read_text()) for path in sorted(out.glob("*.json"))]
+    rows = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(out.glob("*.json"))]
     found = {(row["tensor"], row["model"], row["split_seed"]): row["rmse"] for row in rows if row["rmse"] is not None}
     tensors = sorted({tensor for tensor, _, _ in found})
     print("| | " + " | ".join(tensors) + " |\n|---" + "|---:" * len(tensors) + "|")
@@ -220,8 +220,8 @@ def _cell(means, tensor, name):
 
 
 def summary(out):
-    """One row per tensor: `auto`, the best of all others, and what to hold them against."""
-    rows = [json.loads(path.read_text()) for path in sorted(out.glob("*.json"))]
+    """One row per tensor: `auto`, the best of all others, and three reference models."""
+    rows = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(out.glob("*.json"))]
     rows = [row for row in rows if row["rmse"] is not None]
     print("| tensor | `auto` | best of the others | lower on | JULIA 4/16 | biases | mean |")
     print("|---|---:|---|---:|---:|---:|---:|")
@@ -252,7 +252,7 @@ def main():
     parser.add_argument("--recipe", default="default", help="of the models of the paper")
     parser.add_argument("--only", nargs="*", help="models to run, by name")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results") / "auto")
-    parser.add_argument("--table", action="store_true", help="print what there is")
+    parser.add_argument("--table", action="store_true", help="print all results")
     parser.add_argument("--markdown", action="store_true", help="print it as one table")
     parser.add_argument("--summary", action="store_true", help="print a row per tensor")
     options = parser.parse_args()

@@ -1,9 +1,9 @@
-"""Trees and nearest neighbours on entries cut off from the training entries: what parts of a search are worth.
+"""Trees and nearest neighbours on entries held out from the training entries: what parts of a search are worth.
 
     python benchmarks/cut_off.py ../shared/data/enron_sent.npz ../shared/data/nyc_taxi.npz
     python benchmarks/cut_off.py ../shared/data/enron_sent.npz --models julia:4/16 julia:0/20
 
-The test entries of split seed 0 are taken away and never looked at; the rest is split anew. Trees are those of three
+The test entries of split seed 0 are not used; the others are split again. Trees are those of three
 folds, and their mean is the prediction; nearest neighbours are fitted to the residuals of held-out entries.
 """
 
@@ -35,44 +35,44 @@ def pairs_only():
         yield
 
 
-def trees_of_folds(known, asked):
-    """What trees of three folds say of entries they did not see, and their mean for those that are asked for."""
+def trees_of_folds(known, test):
+    """Out-of-fold predictions of trees, their mean prediction for the test entries, and the folds."""
     folds = np.random.default_rng(5).integers(FOLDS, size=len(known))
-    said, answer = np.zeros(len(known)), np.zeros(len(asked))
+    out_of_fold, mean = np.zeros(len(known)), np.zeros(len(test))
     for fold in range(FOLDS):
         out = np.flatnonzero(folds == fold)
         trees = fit_trees(known.take(np.flatnonzero(folds != fold)), known.take(out))
-        said[out] = trees.predict(known.indices[out])
-        answer += trees.predict(asked.indices) / FOLDS
-    return said, answer, folds
+        out_of_fold[out] = trees.predict(known.indices[out])
+        mean += trees.predict(test.indices) / FOLDS
+    return out_of_fold, mean, folds
 
 
-def show(tensor, name, predicted, asked, begin):
-    figures = measure(np.asarray(predicted, dtype=np.float64), asked.values)
-    taken = time.perf_counter() - begin
-    print(f"| {tensor} | {name} | {figures.rmse:.4f} | {figures.mae:.4f} | {taken:.0f} |", flush=True)
+def show(tensor, name, predicted, test, begin):
+    figures = measure(np.asarray(predicted, dtype=np.float64), test.values)
+    seconds = time.perf_counter() - begin
+    print(f"| {tensor} | {name} | {figures.rmse:.4f} | {figures.mae:.4f} | {seconds:.0f} |", flush=True)
 
 
 def run(path, models):
     outer = split(read_tensor(str(path)).tensor, seed=0)
     parts = split(join(outer.train, outer.valid), seed=100)
-    known, asked, begin = join(parts.train, parts.valid), parts.test, time.perf_counter()
+    known, test, begin = join(parts.train, parts.valid), parts.test, time.perf_counter()
     if known.n_modes > 3:
         with pairs_only():
-            show(path.stem, "trees, labels and pairs", trees_of_folds(known, asked)[1], asked, begin)
+            show(path.stem, "trees, labels and pairs", trees_of_folds(known, test)[1], test, begin)
         begin = time.perf_counter()
-    said, answer, folds = trees_of_folds(known, asked)
-    show(path.stem, "trees", answer, asked, begin)
+    out_of_fold, mean, folds = trees_of_folds(known, test)
+    show(path.stem, "trees", mean, test, begin)
     begin = time.perf_counter()
-    left, modes = known.values - said, range(known.n_modes)
-    memory = fit_residual_stack(known, left, folds, tables=False, along=(), beside=modes)
-    told = sum((part.predict(asked.indices) for part in memory.models), np.zeros(len(asked)))
-    show(path.stem, "+".join(["trees", *memory.names]), answer + told, asked, begin)
+    residuals, modes = known.values - out_of_fold, range(known.n_modes)
+    stack = fit_residual_stack(known, residuals, folds, tables=False, along=(), beside=modes)
+    added = sum((model.predict(test.indices) for model in stack.models), np.zeros(len(test)))
+    show(path.stem, "+".join(["trees", *stack.names]), mean + added, test, begin)
     for text in models:
         begin, spec = time.perf_counter(), parse_model(text)
         recipe = spec.recipe("default")
         found = fit(spec.make(known.shape, recipe), parts, recipe, device="cpu")
-        show(path.stem, text, found.predict(asked.indices), asked, begin)
+        show(path.stem, text, found.predict(test.indices), test, begin)
 
 
 def main():

@@ -2,9 +2,9 @@
 
     python benchmarks/folds.py ../shared/data/uber_apr_jun.npz --folds 4
 
-Entries are cut off from the training entries and judge; test entries are never looked at. For every mix, the error of
-the left-out fold that its weights come from, and the error of the cut-off entries by number of networks.
-`seed_variance_share` in `jointensor.search.settings` is from here.
+Entries held out from the training entries measure the error; test entries are not used. For every weighted mean: the
+error on the fold that its weights come from, and the error on the held-out entries by number of averaged networks.
+`seed_variance_share` in `jointensor.search.settings` comes from this benchmark.
 """
 
 import argparse

@@ -242,7 +242,7 @@ def check_budget(seconds: float | None, fits: int | None) -> None:
     if seconds is not None:
         raise ConfigError(f"give a budget in seconds ({seconds:g}) or in fits ({fits}), not both")
     if fits < 1:
-        raise ConfigError(f"a search cannot be made with {fits} fits; give at least 1, better 30 or more")
+        raise ConfigError(f"a search cannot be made with {fits} fits; give at least 1")
 
 
 def make_budget(
