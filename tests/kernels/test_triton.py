@@ -11,8 +11,8 @@ from jointensor.kernels import ModeView, solve_rows, triton_rows
 from jointensor.kernels.triton_adam import adam_step
 from jointensor.kernels.triton_cp import cp_gradient, cp_values
 from jointensor.kernels.triton_mlp import (
-    MOST_INPUTS,
-    MOST_OUTPUTS,
+    MAX_INPUTS,
+    MAX_OUTPUTS,
     linear_relu_linear,
     linear_relu_linear_short,
     two_layers,
@@ -142,7 +142,7 @@ def test_systems_that_are_not_positive_have_no_solution(monkeypatch, segment):
 
 
 def test_ranks_above_the_most_are_left_to_the_reference(monkeypatch):
-    monkeypatch.setattr(triton_rows, "MOST_RANK", 3)
+    monkeypatch.setattr(triton_rows, "MAX_RANK", 3)
     indices, tables, targets, weights = problem(3, 4)
     expected = solved(solve_rows, indices, tables, targets, weights, 1, 0.5)
     found = solved(solve_rows_triton, indices, tables, targets, weights, 1, 0.5)
@@ -234,7 +234,7 @@ def test_two_layers_and_their_five_gradients(batch, width, hidden, outputs, exac
 
 
 def test_layers_that_are_too_wide_are_left_to_torch():
-    for width, outputs in ((MOST_INPUTS + 1, 3), (3, MOST_OUTPUTS + 1)):
+    for width, outputs in ((MAX_INPUTS + 1, 3), (3, MAX_OUTPUTS + 1)):
         x, weights = numbers(10, width), network(width, 8, outputs)
         assert torch.equal(linear_relu_linear(x, *weights), two_layers_by_torch(x, *weights))
 

@@ -1,7 +1,7 @@
-"""Row solves by several processes: entries are shared by all, rows are dealt out.
+"""Row solves by several processes, each with a share of the entries and of the rows.
 
 Every process forms the normal equations of its own entries. Their sums go to the processes that own the rows, which
-solve them; the solved rows go to all. What is sent per table of I rows is ``I (R (R + 1) / 2 + R)`` numbers to the
+solve them; the solved rows go to all. Sent per table of I rows are ``I (R (R + 1) / 2 + R)`` numbers to the
 owners and ``I R`` back, however many entries there are.
 """
 
@@ -17,8 +17,8 @@ from jointensor.distributed.process_group import ProcessGroup
 from jointensor.kernels import Engine
 from jointensor.kernels.rows import ModeView, row_values, solve_spd
 
-BYTES = 1 << 26
-"""Of normal equations that are formed and sent at a time."""
+CHUNK_BYTES = 1 << 26
+"""Size of the normal equations that are formed and sent at a time."""
 
 
 def share_engine(engine: Engine, processes: ProcessGroup) -> Engine:
@@ -66,7 +66,7 @@ class SharedRows:
     ) -> Tensor:
         """As :func:`jointensor.kernels.rows.solve_rows`."""
         size, rank = self.processes.size, table.shape[1]
-        at_once = max(BYTES // (4 * rank * (rank + 1)) // size, 1) * size
+        at_once = max(CHUNK_BYTES // (4 * rank * (rank + 1)) // size, 1) * size
         for first in range(0, len(table), at_once):
             rows = slice(first, min(first + at_once, len(table)))
             some = view if at_once >= len(table) else view.rows(rows.start, rows.stop)

@@ -1,4 +1,4 @@
-"""A linear layer, a ReLU and another linear layer in 16 bits while a network is trained, on CPUs that multiply so.
+"""Two linear layers with a ReLU between them in 16 bits, for training on CPUs with instructions for it.
 
 Weights, sums of gradients and everything else stay in 32 bits, and predictions are made in 32 bits.
 """
@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, relu
 
-WIDE = 4096
-"""Weights of a layer from which on 16 bits pay; narrower layers spend their time elsewhere."""
+MIN_SHORT_WEIGHTS = 4096
+"""Weights of a layer from which on 16 bits are faster; smaller layers spend their time elsewhere."""
 
 
 def linear_relu_linear_16(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
     """``(batch, D)`` → ``(batch, F)`` with weights ``(H, D)``, ``(H,)``, ``(F, H)``, ``(F,)``."""
-    with torch.autocast("cpu", torch.bfloat16, enabled=torch.is_grad_enabled() and w1.numel() >= WIDE):
+    with torch.autocast("cpu", torch.bfloat16, enabled=torch.is_grad_enabled() and w1.numel() >= MIN_SHORT_WEIGHTS):
         return linear(relu(linear(x, w1, b1)), w2, b2).to(x.dtype)
 
 

@@ -1,4 +1,4 @@
-"""Loops over entries that are in memory for a moment only: what g leaves of them, sums by label, their order."""
+"""Loops over chunks of entries, compiled by numba: residuals of g, sums by label, sorting."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from jointensor.kernels.rows import ModeView
 from jointensor.kernels.terms import Biases, Terms
 from jointensor.threads import in_threads
 
-APIECE = 1 << 26
-"""Bytes that the sums of all threads may take together before fewer threads are used."""
+MAX_SUMS_BYTES = 1 << 26
+"""Bytes that the sums of all threads may take together; fewer threads are used where they would take more."""
 
 
 def subtract_terms_numba(terms: Terms, indices: NDArray[np.int32], values: NDArray[np.float32]) -> None:
@@ -50,13 +50,13 @@ def _pack(tables: Sequence[tuple[int, Tensor]], rank: int) -> tuple[NDArray[Any]
 
 
 def add_numbers_numba(
-    indices: NDArray[np.int32], mode: int, wanted: NDArray[np.float32], sums: NDArray[np.float64]
+    indices: NDArray[np.int32], mode: int, targets: NDArray[np.float32], sums: NDArray[np.float64]
 ) -> None:
     """As :func:`jointensor.kernels.terms.add_numbers`."""
-    threads = max(1, min(torch.get_num_threads(), APIECE // max(sums.nbytes, 1)))
+    threads = max(1, min(torch.get_num_threads(), MAX_SUMS_BYTES // max(sums.nbytes, 1)))
     added = np.zeros((threads, *sums.shape))
     _in_threads(
-        len(wanted), lambda part, thread: _add_numbers(indices[part], mode, wanted[part], added[thread]), threads
+        len(targets), lambda part, thread: _add_numbers(indices[part], mode, targets[part], added[thread]), threads
     )
     sums += added.sum(axis=0)
 
@@ -65,7 +65,7 @@ def add_biases_numba(
     biases: Biases, mode: int, block: tuple[NDArray[np.int32], NDArray[np.float32]], sums: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """As :func:`jointensor.kernels.terms.add_biases`."""
-    threads = max(1, min(torch.get_num_threads(), APIECE // max(sums.nbytes, 1)))
+    threads = max(1, min(torch.get_num_threads(), MAX_SUMS_BYTES // max(sums.nbytes, 1)))
     added, squares = np.zeros((threads, *sums.shape)), np.zeros((threads, sums.shape[1]))
     indices, values = block
     _in_threads(
@@ -95,9 +95,9 @@ def sorted_view(indices: Tensor, mode: int, others: Sequence[int], size: int) ->
     """As :meth:`ModeView.of`, by counting."""
     given = indices.numpy()
     order, starts = np.empty(len(given), np.int32), np.zeros(size + 1, np.int64)
-    columns, wanted = np.empty((len(others), len(given)), np.int32), np.array(others, np.int64)
+    columns, modes = np.empty((len(others), len(given)), np.int32), np.array(others, np.int64)
     _order(given, mode, order, starts)
-    _in_threads(len(given), lambda part, _: _columns(given, wanted, order[part], columns[:, part]))
+    _in_threads(len(given), lambda part, _: _columns(given, modes, order[part], columns[:, part]))
     return ModeView(torch.from_numpy(order), torch.from_numpy(starts), torch.from_numpy(columns))
 
 
@@ -157,25 +157,25 @@ def _subtract_pairs(indices, values, modes, offsets, rows, sign):  # type: ignor
 
 
 @njit(cache=CACHE, nogil=True)
-def _add_numbers(indices, mode, wanted, sums):  # type: ignore[no-untyped-def]
-    for e in range(wanted.shape[0]):
-        sums[indices[e, mode]] += wanted[e]
+def _add_numbers(indices, mode, targets, sums):  # type: ignore[no-untyped-def]
+    for e in range(targets.shape[0]):
+        sums[indices[e, mode]] += targets[e]
 
 
 @njit(cache=CACHE, nogil=True)
 def _add_biases(indices, values, mean, effects, starts, mode, sums, squares):  # type: ignore[no-untyped-def]
     trials = squares.shape[0]
-    left = np.empty(trials)
+    residuals = np.empty(trials)
     for e in range(values.shape[0]):
-        left[:] = values[e] - mean
+        residuals[:] = values[e] - mean
         for n in range(indices.shape[1]):
             row = starts[n] + indices[e, n]
             for k in range(trials):
-                left[k] -= effects[row, k]
+                residuals[k] -= effects[row, k]
         row = indices[e, mode]
         for k in range(trials):
-            sums[row, k] += left[k]
-            squares[k] += left[k] * left[k]
+            sums[row, k] += residuals[k]
+            squares[k] += residuals[k] * residuals[k]
 
 
 @njit(cache=CACHE, nogil=True)

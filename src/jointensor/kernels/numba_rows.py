@@ -23,15 +23,15 @@ from jointensor.kernels.rows import ModeView
 BLOCK = 512
 """Entries whose Khatri-Rao rows are multiplied at a time; they stay in the cache."""
 
-KEEP = 4096
+MAX_KEPT = 4096
 """Rows of up to so many entries keep their Khatri-Rao rows until they are evaluated; longer ones form them again."""
 
-SHARE = 16
-"""Rows are handed to threads in runs of about this many per thread, so that none waits for the longest."""
+RUNS_PER_THREAD = 16
+"""Rows are cut into this many runs per thread, so that no thread waits long for the slowest."""
 
 
 def _can_cache() -> bool:
-    """Whether numba finds a folder for what it compiles; without one it compiles in every process."""
+    """Whether numba finds a folder for compiled code; without one it compiles in every process."""
     try:
         njit(cache=True)(_runs)
     except RuntimeError:
@@ -40,7 +40,7 @@ def _can_cache() -> bool:
 
 
 def uncompiled() -> str | None:
-    """A line to say when the solver has to be compiled first."""
+    """A line for the user where the solver has to be compiled first."""
     place = Path(str(_solve.stats.cache_path)) if CACHE else None
     if place is None:
         return "compiling the exact solver for this process: there is no folder to keep it in"
@@ -67,11 +67,11 @@ def solve_rows_numba(
     values = np.empty(len(targets) if evaluate else 0, dtype=np.float32)
     stacked, offsets = _stack(others, table.shape[1])
     weighed = np.ones(1, np.float32) if weights is None else weights.detach().numpy()
-    drawn = np.zeros((0, table.shape[1]), np.float32) if prior is None else prior.detach().numpy()
+    mean = np.zeros((0, table.shape[1]), np.float32) if prior is None else prior.detach().numpy()
     with blas_alone():
         _solve(
             view.order.numpy(), starts, view.columns.numpy(), stacked, offsets, targets.detach().numpy(), weighed,
-            ridge.numpy(), table.detach().numpy(), values, _runs(starts, threads * SHARE), drawn, sums,
+            ridge.numpy(), table.detach().numpy(), values, _runs(starts, threads * RUNS_PER_THREAD), mean, sums,
         )  # fmt: skip
     return torch.from_numpy(values)
 
@@ -89,7 +89,7 @@ def row_systems_numba(
     with blas_alone():
         _systems(
             view.order.numpy(), starts, view.columns.numpy(), stacked, offsets, targets.detach().numpy(), weighed,
-            gram, right, _runs(starts, threads * SHARE), sums,
+            gram, right, _runs(starts, threads * RUNS_PER_THREAD), sums,
         )  # fmt: skip
     return torch.from_numpy(gram), torch.from_numpy(right)
 
@@ -109,7 +109,7 @@ def blas_alone() -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def _controller() -> ThreadpoolController:
-    """Looks for BLAS libraries once: that takes longer than a small solve."""
+    """Finds BLAS libraries once: that takes longer than a small solve."""
     return ThreadpoolController()
 
 
@@ -124,8 +124,7 @@ def _stack(others: Sequence[Tensor], rank: int) -> tuple[NDArray[np.float32], ND
 def _runs(starts: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     """Boundaries of runs of rows with about equally many entries."""
     work = starts + np.arange(len(starts))  # a row costs something even without entries
-    wanted = np.linspace(0, work[-1], count + 1)
-    edges = np.searchsorted(work, wanted)
+    edges = np.searchsorted(work, np.linspace(0, work[-1], count + 1))
     edges[0], edges[-1] = 0, len(starts) - 1
     return np.unique(edges).astype(np.int64)
 
@@ -162,7 +161,7 @@ def _solve(order, starts, columns, stacked, offsets, targets, weights, ridge, ta
     width = rank if rank % 4 == 0 else rank + 1  # y is one more column, where BLAS has room in its tiles of four
     uniform = weights.shape[0] == 1 and targets.shape[0] != 1
     for run in prange(runs.shape[0] - 1):
-        kept = np.empty((KEEP, width), np.float32)
+        kept = np.empty((MAX_KEPT, width), np.float32)
         scaled = np.empty((0 if uniform else BLOCK, width), np.float32)
         product = np.empty((width, width), np.float32)
         y = np.empty(BLOCK, np.float32)
@@ -171,7 +170,7 @@ def _solve(order, starts, columns, stacked, offsets, targets, weights, ridge, ta
         right = np.empty(rank, np.float64)
         for row in range(runs[run], runs[run + 1]):
             begin, end = starts[row], starts[row + 1]
-            keep = end - begin <= KEEP
+            keep = end - begin <= MAX_KEPT
             gram[:] = 0.0
             right[:] = 0.0
             for block in range(begin, end, BLOCK):

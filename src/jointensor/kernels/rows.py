@@ -4,10 +4,9 @@ For row i of mode n, over its entries e with h_e = Π_{m ≠ n} A_m(i_m, :) and 
 
     a_i = (Σ_e w_e h_e h_eᵀ + ridge_i I)⁻¹ (Σ_e w_e h_e y_e + ridge_i p_i)
 
-p_i is zero unless a prior is given.
+p_i, the prior mean, is zero unless it is given.
 
-An engine is a function with the signature of :func:`solve_rows`; this one is plain torch, works anywhere and is what
-the others are tested against.
+This is the reference in plain torch; an engine may have a compiled function of the same signature.
 """
 
 from __future__ import annotations
@@ -23,6 +22,9 @@ T = TypeVar("T")
 
 CHUNK = 1 << 15
 """Entries whose outer products are formed at a time."""
+
+DIAGONAL_LIFT = 1e-6
+"""Added to the diagonal of every system, as a share of its mean: rounding of 32 bits cannot make it singular then."""
 
 
 @dataclass(frozen=True)
@@ -60,14 +62,14 @@ class ModeView:
         return ModeView(self.order[begin:end], starts, self.columns[:, begin:end].contiguous())
 
     def remember(self, name: str, make: Callable[[], T]) -> T:
-        """What an engine needs to know of this view, made at its first use."""
+        """Something derived from this view, made at its first use."""
         if name not in self.remembered:
             self.remembered[name] = make()
         return cast(T, self.remembered[name])
 
 
 class RowSolver(Protocol):
-    """What an engine offers: :func:`solve_rows`, in its own way."""
+    """Signature of :func:`solve_rows`."""
 
     def __call__(
         self,
@@ -82,11 +84,11 @@ class RowSolver(Protocol):
         prior: Tensor | None = None,
         sums: bool = False,
     ) -> Tensor:
-        """Solve all rows of ``table`` in place; returns the values of the entries where they are asked for."""
+        """Solve all rows of ``table`` in place; returns the values of the entries if ``evaluate``."""
 
 
 class RowSystems(Protocol):
-    """What an engine offers besides: :func:`row_systems`, in its own way."""
+    """Signature of :func:`row_systems`."""
 
     def __call__(
         self,
@@ -124,13 +126,13 @@ def solve_rows(
     targets, weights
         y_e and w_e in the original order, ``(entries,)``; no weights are all ones.
     ridge
-        What is added to the diagonal of each row's system, ``(I,)``.
+        Added to the diagonal of each row's system, ``(I,)``.
     table
-        Rows without entries, and rows whose system has no solution, become what the ridge draws them to.
+        Rows without entries, and rows whose system has no solution, become the prior mean.
     evaluate
-        Whether the values are asked for; an empty tensor is returned otherwise.
+        Whether the values are computed; an empty tensor is returned otherwise.
     prior
-        What the ridge draws the rows to, ``(I, R)``; zero without one.
+        Prior mean of the rows, ``(I, R)``; zero without one.
     sums
         Whether h_e is the sum of the others' rows, as in a factorisation machine, not their product.
     """
@@ -182,10 +184,10 @@ def solve_spd(gram: Tensor, right: Tensor, ridge: Tensor, prior: Tensor | None =
     """Solutions of ``(gram + ridge I) x = right + ridge prior`` for symmetric systems, never NaN.
 
     The diagonal is lifted by a millionth of its mean, which a singular system needs and a regular one
-    does not notice. What has no solution even then is the prior, or zero.
+    hardly changes by. A system without a solution even then gives the prior mean, or zero.
     """
     diagonal = gram.diagonal(dim1=1, dim2=2)  # (systems, R)
-    lift = ridge + 1e-6 * diagonal.mean(dim=1) + torch.finfo(gram.dtype).tiny ** 0.5
+    lift = ridge + DIAGONAL_LIFT * diagonal.mean(dim=1) + torch.finfo(gram.dtype).tiny ** 0.5
     system = gram + torch.diag_embed(lift[:, None].expand_as(diagonal))
     if prior is not None:
         right = right + ridge[:, None] * prior

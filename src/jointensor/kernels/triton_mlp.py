@@ -23,32 +23,32 @@ PROGRAMS = 512
 """Programs among which the tiles are dealt where gradients of the weights are summed up."""
 
 
-MOST_INPUTS, MOST_OUTPUTS = 128, 32
-"""Wider layers do not fit in registers; plain torch does the work then."""
+MAX_INPUTS, MAX_OUTPUTS = 128, 32
+"""Wider layers do not fit in registers; plain torch is used then."""
 
 
 SHARED = 200_000
 """Bytes of shared memory that a program may need."""
 
 
-WIDE = 4096
-"""Weights of a layer from which on short products pay; narrower layers spend their time elsewhere."""
+MIN_SHORT_WEIGHTS = 4096
+"""Weights of a layer from which on short products are faster; smaller layers spend their time elsewhere."""
 
 
 def linear_relu_linear_short(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
     """As :func:`linear_relu_linear`, with products of TF32, 10 bits of mantissa, in wide layers while training."""
-    return linear_relu_linear(x, w1, b1, w2, b2, exact=w1.numel() < WIDE or not torch.is_grad_enabled())
+    return linear_relu_linear(x, w1, b1, w2, b2, exact=w1.numel() < MIN_SHORT_WEIGHTS or not torch.is_grad_enabled())
 
 
 def linear_relu_linear(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, *, exact: bool = True) -> Tensor:
     """``(batch, D)`` → ``(batch, F)`` with weights ``(H, D)``, ``(H,)``, ``(F, H)``, ``(F,)``."""
-    if x.shape[1] <= MOST_INPUTS and len(b2) <= MOST_OUTPUTS and _has_room(x.device):
+    if x.shape[1] <= MAX_INPUTS and len(b2) <= MAX_OUTPUTS and _tiles_fit(x.device):
         return two_layers(x, w1, b1, w2, b2, exact)
     hidden = nn.functional.relu(nn.functional.linear(x, w1, b1))
     return nn.functional.linear(hidden, w2, b2)
 
 
-def _has_room(device: torch.device) -> bool:
+def _tiles_fit(device: torch.device) -> bool:
     """Whether the tiles fit on the device: those of desktop cards are smaller."""
     if device.type != "cuda":
         return True

@@ -23,8 +23,8 @@ SEGMENT = 1024
 BLOCK = 32
 """Entries whose Khatri-Rao rows are in registers at a time."""
 
-MOST_RANK = 128
-"""Above it the normal equations of a row do not fit in registers; the reference does the work then."""
+MAX_RANK = 128
+"""Above it the normal equations of a row do not fit in registers; the reference is used then."""
 
 
 class Segments(NamedTuple):
@@ -68,7 +68,7 @@ def solve_rows_triton(
 ) -> Tensor:
     """As :func:`jointensor.kernels.rows.solve_rows`, for tensors on a GPU in 32 bits."""
     size, rank = table.shape
-    if rank > MOST_RANK or size == 0:
+    if rank > MAX_RANK or size == 0:
         return solve_rows(view, others, targets, weights, ridge, table, evaluate=evaluate, prior=prior, sums=sums)
     cut = view.remember("segments", lambda: segments_of(view))
     stacked, offsets = _stack(others, table)
@@ -176,7 +176,7 @@ def _solve_spd(a, b, ridge, drawn, rank: tl.constexpr, RANK: tl.constexpr):  # t
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _prior(prior, row, r, DRAWN: tl.constexpr, rank: tl.constexpr, RANK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """What the ridge draws a row to, ``(RANK,)``."""
+    """Prior mean of a row, ``(RANK,)``."""
     if DRAWN:
         return tl.load(prior + row * rank + r, mask=r < rank, other=0.0)
     return tl.zeros((RANK,), tl.float32)

@@ -1,7 +1,8 @@
 """The table y of implicit feedback (:class:`jointensor.models.blocks.fm.ImplicitFeedback`), all else fixed.
 
 An entry of label u adds ⟨Σ_{j ∈ N(u)} y(j)/√n, h_e⟩, so the least-squares problem does not fall apart into rows. Its
-matrix is Mᵀ C M + Λ, with M who was seen with whom and C one small matrix per u: conjugate gradients never form it.
+matrix is Mᵀ C M + Λ, with M the weights of pairs that occur together and C one small matrix per u; conjugate gradients
+never form it.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from torch import Tensor
 
 from jointensor.models.blocks.fm import ImplicitFeedback
 
-STEPS = 25
-CLOSE = 1e-4
-"""Most steps of conjugate gradients, and the share of the residual at which they stop."""
+MAX_STEPS = 25
+"""Of conjugate gradients: sweeps come back to the table, so it need not be exact."""
+
+RESIDUAL_TOLERANCE = 1e-4
+"""Share of the first residual at which they stop."""
 
 
 class Seen(NamedTuple):
-    """Who was seen with whom, both ways round, in the format that multiplies fastest."""
+    """Weights of pairs of labels that occur together, and their transpose, in the format that multiplies fastest."""
 
     matrix: Tensor  # (I_a, I_b)
     turned: Tensor  # (I_b, I_a)
@@ -45,10 +48,10 @@ def solve_implicit_feedback(
     one, seen
         Its table is changed in place.
     systems
-        Σ h hᵀ and Σ h y over the entries of every label of mode a, y what everything else leaves of the values,
+        Σ h hᵀ and Σ h y over the entries of every label of mode a, y the residuals of everything else,
         ``(I_a, R, R)`` and ``(I_a, R)``.
     ridge, prior
-        Of every component ``(R,)``, and what it draws the rows to, ``(I_b, R)``.
+        Of every component ``(R,)``, and the prior mean of the rows, ``(I_b, R)``.
     """
     table, (gram, right) = one.table.detach(), systems
 
@@ -62,13 +65,13 @@ def solve_implicit_feedback(
 
 
 def conjugate_gradients(system: Callable[[Tensor], Tensor], right: Tensor) -> Tensor:
-    """x with ``system(x) = right`` for a symmetric positive system; as far as it gets where that is hopeless."""
+    """x with ``system(x) = right`` for a symmetric positive system; an approximation where it is singular."""
     x, residual = torch.zeros_like(right), right.clone()
     direction = residual.clone()
     size = residual.square().sum()
-    aim = CLOSE**2 * float(size)
-    for _ in range(STEPS):
-        if not float(size) > aim:
+    tolerance = RESIDUAL_TOLERANCE**2 * float(size)
+    for _ in range(MAX_STEPS):
+        if not float(size) > tolerance:
             break
         image = system(direction)
         step = size / (direction * image).sum()

@@ -1,4 +1,4 @@
-"""What f promises, one function each; its docstring is what a user is told when the promise is broken."""
+"""The contract of f, one function per promise; its docstring is shown to the user when the promise is broken."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def moves(case: Case) -> None:
         try:
             with OneDevice():
                 values = module(inputs.to(device))
-        except NotImplementedError:  # an operation that has no meta form, such as unique: nothing can be said
+        except NotImplementedError:  # an operation that has no meta form, such as unique: it cannot be checked
             continue
         found = (values.device.type, tuple(values.shape))
         assert found == (device, (7,)), f"the values are {found}, not {(device, (7,))}"

@@ -153,10 +153,10 @@ class Block(nn.Module):
         """The same for a draw of the old block."""
         return {name: value.cpu() for name, value in draw.items()}
 
-    def learn_new_labels(self, new: NewEntries, wanted: Tensor, draw: Mapping[str, Tensor] | None = None) -> None:
+    def learn_new_labels(self, new: NewEntries, targets: Tensor, draw: Mapping[str, Tensor] | None = None) -> None:
         """Solve for the rows of new labels, in place; of a draw, where one is given.
 
-        ``wanted``: what the other blocks leave of the values of the new entries, ``(entries,)``.
+        ``targets``: values of the new entries minus those of all other blocks, ``(entries,)``.
         """
 
     # storage

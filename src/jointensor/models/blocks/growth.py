@@ -29,7 +29,7 @@ class NewEntries:
 
 
 def solve_new_rows(
-    tables: Sequence[Tensor], modes: Sequence[int], columns: Tensor, new: NewEntries, wanted: Tensor, *, sums: bool
+    tables: Sequence[Tensor], modes: Sequence[int], columns: Tensor, new: NewEntries, targets: Tensor, *, sums: bool
 ) -> None:
     """Solve for the rows of new labels in one table ``(I_k, R)`` after the other, in place.
 
@@ -47,14 +47,14 @@ def solve_new_rows(
         view = ModeView.of(shifted, k, others, len(table))
         prior = table.clone() if len(tables) == 1 else tables[k][:first].mean(dim=0).expand_as(table).clone()
         fixed = [tables[m] for m in others]
-        targets = wanted[chosen]
+        wanted = targets[chosen]
         if sums:  # pairs of the other modes do not depend on these rows
             rows = torch.stack([tables[m][columns[chosen][:, m]] for m in others])  # (others, entries, R)
-            targets = targets - sum_of_pairs(rows)
+            wanted = wanted - sum_of_pairs(rows)
         # mean square of the products of the other rows: a ridge means the same whatever their scale
         scale = 1.0 if not fixed else float(torch.stack([other.square().mean() for other in fixed]).prod())
         ridge = NEW_ROW_RIDGE * view.counts.to(table.dtype) * scale + NEW_ROW_ENTRIES * scale
-        solve_rows(view, fixed, targets, None, ridge, table, evaluate=False, prior=prior, sums=sums)
+        solve_rows(view, fixed, wanted, None, ridge, table, evaluate=False, prior=prior, sums=sums)
 
 
 def sum_of_pairs(rows: Tensor) -> Tensor:

@@ -49,11 +49,11 @@ class FactorBlock(Block):
         pairs = zip(old_tables, self.factors.sizes, strict=True)
         return {self.draw_name: torch.cat([grown_table(table, size, centre=True) for table, size in pairs])}
 
-    def learn_new_labels(self, new: NewEntries, wanted: Tensor, draw: Mapping[str, Tensor] | None = None) -> None:
+    def learn_new_labels(self, new: NewEntries, targets: Tensor, draw: Mapping[str, Tensor] | None = None) -> None:
         """Ridge least squares, one mode after the other."""
         stacked = self.factors.stacked.detach() if draw is None else draw[self.draw_name]
         tables = torch.split(stacked, list(self.factors.sizes))
-        solve_new_rows(tables, self.modes, self.columns(new.indices), new, wanted, sums=self.sums)
+        solve_new_rows(tables, self.modes, self.columns(new.indices), new, targets, sums=self.sums)
 
 
 class Product(FactorBlock):

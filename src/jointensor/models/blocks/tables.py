@@ -105,16 +105,16 @@ class Combinations(Block):
         self.load_state_dict({"keys": keys, "effects": before.effects.detach().cpu()})
 
     @torch.no_grad()
-    def learn_new_labels(self, new: NewEntries, wanted: Tensor, draw: Mapping[str, Tensor] | None = None) -> None:
+    def learn_new_labels(self, new: NewEntries, targets: Tensor, draw: Mapping[str, Tensor] | None = None) -> None:
         """Numbers of combinations with a new label: means, shrunk as strongly as the size of known numbers says."""
         chosen = torch.stack([new.indices[:, n] >= new.starts[n] for n in self.modes]).any(dim=0)
         known = self.effects.detach()[:-1, 0]
         variance = float(known.square().mean()) if len(known) else 0.0
         if not chosen.any() or not variance:
             return
-        wanted = wanted[chosen]
+        targets = targets[chosen]
         keys, rows = torch.unique(self.keys_of(new.indices[chosen]), return_inverse=True)
-        sums = wanted.new_zeros(len(keys)).index_add(0, rows, wanted)
+        sums = targets.new_zeros(len(keys)).index_add(0, rows, targets)
         effects = sums / (torch.bincount(rows, minlength=len(keys)) + new.noise / variance)
         kept = ~torch.isin(self.keys, keys)
         self.keys, order = torch.cat([self.keys[kept], keys]).sort()

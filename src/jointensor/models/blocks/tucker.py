@@ -2,11 +2,11 @@
 
 Done naively, an entry costs Π_n K_n multiplications: 160,000 for four modes of rank 20. Here the core is
 contracted with one mode after the other, short modes first, and only once for every *distinct*
-combination of labels that a batch holds: once per hour, once per hour and day, and so on. What is left
-for each entry is a small matrix between its two longest modes, 400 multiplications in the example.
+combination of labels in a batch: once per hour, once per hour and day, and so on. Each entry then costs
+a small matrix between its two longest modes, 400 multiplications in the example.
 
-A GPU is not asked which combinations those are: it would be waited for. There all combinations are
-contracted that labels can form, while they are not many more than entries; then each entry's own.
+On a GPU the distinct combinations are not looked up, since the host would have to wait for them. There all possible
+combinations are contracted while they are not many more than the entries; then each entry for itself.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ class Tucker(Block):
 
     def forward(self, indices: Tensor) -> Tensor:
         """Values of the entries, ``(batch, modes)`` → ``(batch,)``."""
-        left = self.core.permute(self.order).unsqueeze(0)  # what is left of the core, (combinations, K, …, K)
+        partial = self.core.permute(self.order).unsqueeze(0)  # partly contracted core, (combinations, K, …, K)
         which = torch.zeros_like(indices[:, 0], dtype=torch.int64)  # the combination of each entry, (batch,)
         step = STEPS.get(indices.device.type, distinct_step)
         for n in self.order:
-            left, which = step(left, which, self.factors[n], indices[:, n])
-        return left[which]
+            partial, which = step(partial, which, self.factors[n], indices[:, n])
+        return partial[which]
 
     @torch.no_grad()
     def init_level(self, level: float, spread: float | None) -> float:
@@ -98,21 +98,21 @@ class Tucker(Block):
         self.core[tuple(slice(rank) for rank in before.ranks)] = before.core.detach().cpu()
 
 
-def distinct_step(left: Tensor, which: Tensor, table: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Contract one mode for the combinations that occur; what is left of each, and the combination of each entry.
+def distinct_step(partial: Tensor, which: Tensor, table: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Contract one mode for the combinations that occur; returns the core of each, and the combination of each entry.
 
-    ``left (combinations, K, …)``, ``table (I, K)``, ``which`` and ``labels (batch,)``.
+    ``partial (combinations, K, …)``, ``table (I, K)``, ``which`` and ``labels (batch,)``.
     """
     cells = which * len(table) + labels  # longer by one mode
     distinct, which = torch.unique(cells, return_inverse=True)
-    return contract(left, distinct // len(table), table, distinct % len(table)), which
+    return contract(partial, distinct // len(table), table, distinct % len(table)), which
 
 
-def shaped_step(left: Tensor, which: Tensor, table: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The same by shapes alone, without a look at the labels; only where it would take too much room as above."""
-    batch, pairs, (rank, *rest) = len(labels), len(left) * len(table), left.shape[1:]
-    size = math.prod(rest)  # of what will be left
-    flat = left.reshape(len(left), rank, size)
+def shaped_step(partial: Tensor, which: Tensor, table: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The same by shapes alone, without a look at the labels; as above only where that would take too much memory."""
+    batch, pairs, (rank, *rest) = len(labels), len(partial) * len(table), partial.shape[1:]
+    size = math.prod(rest)  # of the contracted core
+    flat = partial.reshape(len(partial), rank, size)
     if pairs <= 2 * batch and pairs * size <= MAX_CONTRACTION:  # all that labels can form
         grid = torch.matmul(table, flat)  # (combinations, I, size)
         return grid.reshape(pairs, *rest), which * len(table) + labels
@@ -120,22 +120,22 @@ def shaped_step(left: Tensor, which: Tensor, table: Tensor, labels: Tensor) -> t
         rows = table.index_select(0, labels)  # (batch, K)
         made = torch.bmm(rows.unsqueeze(1), flat.index_select(0, which)).squeeze(1)  # (batch, size)
         return made.reshape(batch, *rest), torch.arange(batch, device=labels.device)
-    return distinct_step(left, which, table, labels)
+    return distinct_step(partial, which, table, labels)
 
 
 STEPS: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]] = {"cuda": shaped_step}
 """How a mode is contracted on a kind of device; elsewhere by :func:`distinct_step`."""
 
 
-def contract(left: Tensor, parents: Tensor, table: Tensor, labels: Tensor) -> Tensor:
-    """Σ_k table(label, k) · left(parent, k, …) for every pair of parent and label.
+def contract(partial: Tensor, parents: Tensor, table: Tensor, labels: Tensor) -> Tensor:
+    """Σ_k table(label, k) · partial(parent, k, …) for every pair of parent and label.
 
-    ``left (combinations, K, …)``, ``table (I, K)`` and pairs ``(pairs,)`` → ``(pairs, …)``.
+    ``partial (combinations, K, …)``, ``table (I, K)`` and pairs ``(pairs,)`` → ``(pairs, …)``.
     """
-    rest = left.shape[2:]
-    flat = left.flatten(start_dim=2) if rest else left.unsqueeze(2)  # (combinations, K, rest)
+    rest = partial.shape[2:]
+    flat = partial.flatten(start_dim=2) if rest else partial.unsqueeze(2)  # (combinations, K, rest)
     known, places = torch.unique(labels, return_inverse=True)
-    if len(left) * len(known) <= 2 * len(labels):  # most pairs occur: all of them by one matrix product
+    if len(partial) * len(known) <= 2 * len(labels):  # most pairs occur: all of them by one matrix product
         grid = torch.matmul(table.index_select(0, known), flat)  # (combinations, labels, rest)
         made = grid.flatten(end_dim=1).index_select(0, parents * len(known) + places)
     else:
