@@ -78,9 +78,9 @@ def test_a_descent_that_takes_long_is_compiled_and_loses_the_same(clear, monkeyp
     trainers = [started(clear, device="cuda", engine="triton") for _ in range(2)]
     descents = [one.sgd("it", (one.model, 0.005)) for one in trainers]
     before = [losses_of(*pair, epochs=1) for pair in zip(trainers, descents, strict=True)]
-    monkeypatch.setattr(graphs, "COMPILE_AFTER", math.inf)
+    monkeypatch.setattr(graphs, "COMPILE_AFTER_SECONDS", math.inf)
     expected = losses_of(trainers[0], descents[0], epochs=3)
-    monkeypatch.setattr(graphs, "COMPILE_AFTER", 0.0)
+    monkeypatch.setattr(graphs, "COMPILE_AFTER_SECONDS", 0.0)
     found = losses_of(trainers[1], descents[1], epochs=3)
     assert [one.runner.compiled for one in descents] == [False, True]
     assert descents[1].runner.losses_of is not graphs.batch_losses  # there was something to compile with
@@ -124,7 +124,7 @@ def test_a_module_that_waits_for_the_host_is_trained_without_a_graph(clear, monk
     assert descents[1].runner.single is None
     assert found == pytest.approx(expected, rel=0.03)
     assert torch.cuda.get_sync_debug_mode() == 0
-    monkeypatch.setattr(graphs, "COMPILE_AFTER", 0.0)
+    monkeypatch.setattr(graphs, "COMPILE_AFTER_SECONDS", 0.0)
     losses_of(waiting, descents[1], epochs=1)
     assert not descents[1].runner.compiled  # where the host is waited for, pieces are compiled again and again
 
@@ -133,7 +133,7 @@ def test_a_module_that_waits_for_the_host_is_trained_without_a_graph(clear, monk
 @pytest.mark.parametrize("table", [8, 1 << 16])
 def test_adam_on_the_device_is_that_of_torch(monkeypatch, decay, table):
     """By the kernel for large tables and by torch's own; rates of two groups, one of which changes."""
-    monkeypatch.setattr(graphs, "TABLE", table)
+    monkeypatch.setattr(graphs, "MIN_TABLE_NUMBERS", table)
     ours, theirs = ([nn.Parameter(torch.ones(size, device=GPU)) for size in ((5, 3), (4,))] for _ in range(2))
     groups = [
         [{"params": [one], "lr": lr} for one, lr in zip(given, (0.1, 0.02), strict=True)] for given in (ours, theirs)
@@ -280,7 +280,7 @@ def test_where_there_is_no_memory_to_record_steps_they_are_taken_one_by_one(clea
     expected, found = (losses_of(*pair, epochs=3) for pair in zip(trainers, descents, strict=True))
     assert [one.runner.unrecorded for one in descents] == [False, True]
     assert found == pytest.approx(expected, rel=0.01)  # the same shuffles
-    monkeypatch.setattr(graphs, "COMPILE_AFTER", 0.0)  # what is not recorded is not compiled either
+    monkeypatch.setattr(graphs, "COMPILE_AFTER_SECONDS", 0.0)  # what is not recorded is not compiled either
     expected, found = (losses_of(*pair, epochs=2) for pair in zip(trainers, descents, strict=True))
     assert [one.runner.compiled for one in descents] == [True, False]
     assert found == pytest.approx(expected, rel=0.01)

@@ -1,4 +1,4 @@
-"""Rank-one guesses against the singular value decomposition and planted components."""
+"""Rank-one components against the singular value decomposition and planted components."""
 
 import numpy as np
 import pytest

@@ -63,7 +63,7 @@ def test_rates_that_must_be_positive(field, value, says):
     "field",
     [
         "batch_size", "warm_epochs", "rounds", "refine_epochs", "tolerance", "patience", "restarts", "sweeps", "pull",
-        "probation", "lr_refine", "decay", "average", "min_gain", "cycle", "cycle_gain",
+        "failure_epochs", "lr_refine", "decay", "average", "min_gain", "cycle", "cycle_gain",
     ],
 )  # fmt: skip
 def test_numbers_that_must_not_be_negative(field):

@@ -212,7 +212,7 @@ def test_every_attempt_is_in_the_metrics_of_a_run(registry, tensor, counts, tmp_
 
 
 def test_a_hopeless_start_is_given_up_while_there_are_others_and_the_last_one_runs_its_course(counts):
-    result = fit(model_for(counts, (0, 3), Contrary), counts, replace(LONG, restarts=2, probation=5))
+    result = fit(model_for(counts, (0, 3), Contrary), counts, replace(LONG, restarts=2, failure_epochs=5))
     assert [one["epochs"] for one in result.attempts] == [5, 5, 12]
     assert [one["outcome"] for one in result.attempts] == ["budget"] * 3
     assert all(one["failed"] and one["valid_rfe"] >= 1 and not one["nonlinear_dead"] for one in result.attempts)
@@ -223,17 +223,19 @@ def test_a_hopeless_start_is_given_up_while_there_are_others_and_the_last_one_ru
     assert result.failed
 
 
-@pytest.mark.parametrize(("changes", "epochs"), [({"restarts": 0}, [12]), ({"restarts": 1, "probation": 0}, [12, 12])])
+@pytest.mark.parametrize(
+    ("changes", "epochs"), [({"restarts": 0}, [12]), ({"restarts": 1, "failure_epochs": 0}, [12, 12])]
+)
 def test_no_start_is_given_up_without_another_one_or_without_probation(counts, changes, epochs):
-    result = fit(model_for(counts, (0, 3), Contrary), counts, replace(LONG, **({"probation": 5} | changes)))
+    result = fit(model_for(counts, (0, 3), Contrary), counts, replace(LONG, **({"failure_epochs": 5} | changes)))
     assert [one["epochs"] for one in result.attempts] == epochs
 
 
 def test_a_start_that_comes_round_within_its_probation_is_not_given_up(counts):
     steps = -(-len(counts.train) // 64)  # of an epoch
     first_right = 40 // steps + 1
-    for probation, attempts in ((first_right, 1), (first_right - 1, 2)):
-        result = fit(model_for(counts, (0, 3), Late), counts, replace(LONG, restarts=3, probation=probation))
+    for failure_epochs, attempts in ((first_right, 1), (first_right - 1, 2)):
+        result = fit(model_for(counts, (0, 3), Late), counts, replace(LONG, restarts=3, failure_epochs=failure_epochs))
         assert len(result.attempts) == attempts
         assert result.attempts[-1]["epochs"] == 12
         assert not result.failed
@@ -242,13 +244,13 @@ def test_a_start_that_comes_round_within_its_probation_is_not_given_up(counts):
 def test_a_start_that_was_right_once_is_not_given_up(counts):
     """The first start is right for an epoch and runs its course; those after it are never right."""
     assert -(-len(counts.train) // 64) <= 10  # an epoch is within the steps that are right
-    result = fit(model_for(counts, (0, 3), Fading), counts, replace(LONG, restarts=3, probation=5))
+    result = fit(model_for(counts, (0, 3), Fading), counts, replace(LONG, restarts=3, failure_epochs=5))
     assert [one["epochs"] for one in result.attempts] == [12, 5, 5, 12]
 
 
 def test_the_warm_start_does_not_count_for_probation(counts):
-    """Two epochs of warm start, four of alternation, one of refinement: five are on probation."""
-    recipe = replace(LONG, rounds=2, restarts=1, probation=5, lr_linear=1e-9)
+    """Two epochs of warm start, four of alternation, one of refinement: five are on failure_epochs."""
+    recipe = replace(LONG, rounds=2, restarts=1, failure_epochs=5, lr_linear=1e-9)
     model = JointModel(counts.train.shape, (0, 3), linear="bias", nonlinear=Contrary)
     result = fit(model, counts, recipe)
     assert [one["epochs"] for one in result.attempts] == [2 + 5, 2 + 4 + 12]

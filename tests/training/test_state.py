@@ -118,7 +118,7 @@ def test_one_fit_killed_again_and_again(parts, tmp_path):
 
 def test_a_fit_with_restarts_resumes_in_a_later_start(parts, tmp_path):
     hopeless = make_recipe(
-        "paper", restarts=2, probation=1, rounds=1, refine_epochs=2, lr_linear=1e-9, lr_nonlinear=1e-9
+        "paper", restarts=2, failure_epochs=1, rounds=1, refine_epochs=2, lr_linear=1e-9, lr_nonlinear=1e-9
     )
     whole = run_fit(parts, hopeless, "network")
     assert whole.restarts == 2

@@ -22,16 +22,16 @@ from jointensor.models.joint import LINKS, is_out_of_memory
 from jointensor.solvers.losses import Loss
 from jointensor.solvers.sgd import FrozenHalf, Sgd
 
-WARM = 3
+WARM_UP_STEPS = 3
 """Steps before recording: libraries set themselves up in them. They are steps of training like all others."""
 
-UNROLL = 8
+STEPS_PER_REPLAY = 8
 """Steps of one replay: a replay costs the host a few microseconds, and steps of a small batch take little more."""
 
-COMPILE_AFTER = 10.0
+COMPILE_AFTER_SECONDS = 10.0
 """Seconds of a descent after which torch's compiler is worth the seconds it takes itself, even with a full cache."""
 
-TABLE = 1 << 16
+MIN_TABLE_NUMBERS = 1 << 16
 """Parameters of more numbers than this have an Adam kernel of their own."""
 
 
@@ -58,8 +58,8 @@ class DeviceAdam:
         for group in groups:
             rate = torch.tensor(group["lr"], device=device)
             self.param_groups.append({"lr": rate, "initial_lr": group["lr"]})
-            small.append({"params": [p for p in group["params"] if p.numel() <= TABLE], "lr": rate})
-            large = [p for p in group["params"] if p.numel() > TABLE]
+            small.append({"params": [p for p in group["params"] if p.numel() <= MIN_TABLE_NUMBERS], "lr": rate})
+            large = [p for p in group["params"] if p.numel() > MIN_TABLE_NUMBERS]
             self.tables += [(p, torch.zeros_like(p), torch.zeros_like(p), rate) for p in large]
         small = [group for group in small if group["params"]]
         self.rest = torch.optim.AdamW(small, fused=True, capturable=True, weight_decay=decay) if small else None
@@ -131,7 +131,7 @@ class GraphSteps:
         size = min(sgd.batch_size, entries)
         if not self.buffers:
             self.buffers = _allocate(train, size)
-        if not self.compiled and not self.unrecorded and self.spent >= COMPILE_AFTER:
+        if not self.compiled and not self.unrecorded and self.spent >= COMPILE_AFTER_SECONDS:
             self.compile()
         given = self.buffers
         scores = frozen.train
@@ -162,14 +162,14 @@ class GraphSteps:
     def _whole_batches(self, sgd: Sgd, half: Half, train: Entries, count: int) -> None:
         done = 0
         while done < count:
-            if self.unrecorded or self.taken < WARM:
+            if self.unrecorded or self.taken < WARM_UP_STEPS:
                 self._first_step(sgd, half, train)
                 done += 1
             elif self.single is None or self.many is None:
                 self._record_both(sgd, half, train)
-            elif count - done >= UNROLL:
+            elif count - done >= STEPS_PER_REPLAY:
                 self.many.replay()
-                done += UNROLL
+                done += STEPS_PER_REPLAY
             else:
                 self.single.replay()
                 done += 1
@@ -187,7 +187,7 @@ class GraphSteps:
                 self.losses_of = batch_losses
                 self._graph_step(sgd, half, train, size, batch_losses)
             return
-        if self.taken != WARM:
+        if self.taken != WARM_UP_STEPS:
             self._graph_step(sgd, half, train, size, losses_of)
             return
         with _waiting_is_an_error():
@@ -204,7 +204,7 @@ class GraphSteps:
         """One step and several as graphs; these keep memory of their own: without it steps go unrecorded."""
         torch.cuda.empty_cache()  # what the first steps were computed in is not what graphs may use
         try:
-            self.single, self.many = self._record(sgd, half, train, 1), self._record(sgd, half, train, UNROLL)
+            self.single, self.many = self._record(sgd, half, train, 1), self._record(sgd, half, train, STEPS_PER_REPLAY)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise

@@ -20,11 +20,11 @@ from jointensor.random_state import Generators, seed_of
 MAX_SHUFFLED_TOGETHER = 1 << 25
 """Entries beyond which every process shuffles its own."""
 
-TABLE = 1 << 14
-"""Gradients of more numbers than this may be sent by the rows that are not zero."""
+MIN_ROWWISE_NUMBERS = 1 << 14
+"""Gradients of more numbers than this may be sent as the rows that are not zero."""
 
-APART = 1e-5
-"""How far sums of parameters may differ, as a share of their size: rounding on unlike machines, and no more."""
+PARAMETER_TOLERANCE = 1e-5
+"""Relative difference of sums of parameters between processes that rounding on unlike machines may cause."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def sum_gradients(parameters: Sequence[Tensor], processes: ProcessGroup) -> None
     ``2 (n-1)/n · 4 · numbers``. Everything else goes in one piece.
     """
     gradients = [one.grad for one in parameters if one.grad is not None]
-    large = [one for one in gradients if one.dim() == 2 and one.numel() > TABLE]
+    large = [one for one in gradients if one.dim() == 2 and one.numel() > MIN_ROWWISE_NUMBERS]
     rows = [one.ne(0).any(dim=1).nonzero().squeeze(1) for one in large]
     most = _most(rows, processes)
     by_rows = [
@@ -197,7 +197,7 @@ def keep_together(model: nn.Module, processes: ProcessGroup) -> None:
         processes.gather(sums.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0))
     )  # (processes, parameters, 2)
     away = (every - every[0]).abs()[:, :, 0] / every[0, :, 1].clamp_min(1e-30)
-    if float(away.max()) > APART:
+    if float(away.max()) > PARAMETER_TOLERANCE:
         which = int(away.amax(dim=1).argmax())
         raise ProcessGroupError(
             f"the models of processes 0 and {which} have come apart: check that all of them read the same source "

@@ -9,7 +9,7 @@ from typing import NamedTuple
 CONSTANT_TOLERANCE = 1e-6
 """Predictions whose standard deviation is less than this share of that of the values are constant."""
 
-DEAD_AFTER = 3
+MAX_CONSTANT_EPOCHS = 3
 """Epochs of constant predictions in a row after which a start is dead."""
 
 
@@ -67,7 +67,7 @@ class FailureDetector:
         self.seen += 1
         self.constant = self.constant + 1 if validation.constant else 0
         self.lowest = min(self.lowest, validation.rfe)
-        if self.constant >= DEAD_AFTER:
+        if self.constant >= MAX_CONSTANT_EPOCHS:
             raise DeadError
         if self.epochs and self.seen >= self.epochs and self.lowest >= 1:
             raise HopelessError

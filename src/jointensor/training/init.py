@@ -1,4 +1,4 @@
-"""Where training starts: initial scales taken from the data, all randomness from torch's current state."""
+"""Initialisation: scales are taken from the data, random numbers from torch's global state."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ LIFT = 0.1
 EXACT_LIFT, EXACT_SPREAD = 1.0, 1.0
 """The same where the multilinear half is solved: it takes up any constant, and a ridge draws small starts to zero."""
 
-SAMPLE = 1024
-"""Random cells on which the network's output is looked at before training."""
+PROBED_CELLS = 1024
+"""Random cells on which the spread of the network's output is measured before training."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def _before_activation(part: nn.Module, head: nn.Linear, rows: Tensor) -> float:
 def _shrink(half: NonlinearHalf, head: nn.Linear, most: float) -> None:
     """Scale the last weights down until the output, on random cells, varies by ``most`` at most."""
     sizes = [len(table) for table in half.factors.tables]
-    cells = torch.stack([torch.randint(size, (SAMPLE,), device=head.weight.device) for size in sizes], dim=1)
+    cells = torch.stack([torch.randint(size, (PROBED_CELLS,), device=head.weight.device) for size in sizes], dim=1)
     half.train()  # as training will see it: a batch normalisation by the figures of its batch
     varies = float(half(cells).std())
     half.eval()

@@ -10,11 +10,11 @@ from jointensor.models.factors import Factors
 from jointensor.random_state import Generators, seed_of
 from jointensor.solvers.data_parallel import share_random_state
 from jointensor.training.init import SPREAD
-from jointensor.training.init_rank_one import GENERAL, MOST, Sample, at_most, rank_one_components
+from jointensor.training.init_rank_one import MAX_ENTRIES, MIN_GENERALISATION, Sample, at_most, rank_one_components
 from jointensor.training.trainer import Trainer
 
 
-def init_components(trainer: Trainer, general: float = GENERAL) -> bool:
+def init_components(trainer: Trainer, general: float = MIN_GENERALISATION) -> bool:
     """Set the CP components to rank-one fits; components without one keep their random values.
 
     Only where CP starts around zero, and components are easily lost: one that carries the mean of the
@@ -42,8 +42,8 @@ def _init_together(trainer: Trainer, cp: Factors, samples: tuple[Sample, Sample]
     """The first process fits a sample of the entries of all; the others take its components."""
     processes, generators, found = trainer.processes, trainer.generators, False
     own = Generators(generators.device, processes.rank, seed_of(generators.state()))
-    some = at_most(samples[0], -(-MOST // processes.size), own)
-    indices, values = (torch.cat(processes.gather_rows(one)) for one in (some.indices, some.left))
+    some = at_most(samples[0], -(-MAX_ENTRIES // processes.size), own)
+    indices, values = (torch.cat(processes.gather_rows(one)) for one in (some.indices, some.residuals))
     if processes.first:
         train = Sample(indices, values)
         found = _put(cp, rank_one_components(train, samples[1], trainer.model.shape, cp.width, generators, general))

@@ -1,7 +1,7 @@
-"""Directions in which the fibers of a tensor agree: where guesses at CP components begin.
+"""Directions in which the fibers of a tensor agree: where rank-one fits of CP components start.
 
-Two entries that differ in one mode only have, in expectation over everything else, the product of what the components
-say of their two labels. So the leading eigenvectors of the sum of such products, X_(n) X_(n)ᵀ without its diagonal,
+Two entries that differ in one mode only have, in expectation over everything else, the product of the components' rows
+of their two labels. So the leading eigenvectors of the sum of such products, X_(n) X_(n)ᵀ without its diagonal,
 span the components' rows of mode n; far fewer entries are enough for that than for a random start to find them.
 """
 
@@ -12,11 +12,11 @@ from torch import Tensor
 
 from jointensor.random_state import Generators
 
-ROUNDS = 12
-"""Multiplications; the leading directions are far ahead of the others by then."""
+POWER_ITERATIONS = 12
+"""Multiplications by the matrix; the leading directions dominate by then."""
 
-FEWEST = 1000
-"""Entries in fibers that are shared without which nothing is said."""
+MIN_SHARED_ENTRIES = 1000
+"""Entries in shared fibers below which there are no directions."""
 
 
 def leading_directions(
@@ -25,12 +25,12 @@ def leading_directions(
     """Orthonormal columns ``(I_n, width)`` at most, the strongest first; ``None`` where hardly any fiber is shared."""
     fiber, shared = _fibers(indices, shape, mode)
     rows, fiber, values = indices[shared, mode], fiber[shared], values[shared]
-    if len(values) < FEWEST:
+    if len(values) < MIN_SHARED_ENTRIES:
         return None
     size, count = shape[mode], int(fiber.max()) + 1
     diagonal = values.new_zeros(size).index_add_(0, rows, values.square())[:, None]
     found = torch.linalg.qr(torch.randn(size, min(width, size), device=generators.device, generator=generators.local)).Q
-    for _ in range(ROUNDS):
+    for _ in range(POWER_ITERATIONS):
         sums = values.new_zeros(count, found.shape[1]).index_add_(0, fiber, values[:, None] * found[rows])
         grown = torch.zeros_like(found).index_add_(0, rows, values[:, None] * sums[fiber])
         found = torch.linalg.qr(grown - diagonal * found).Q

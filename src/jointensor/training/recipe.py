@@ -92,9 +92,9 @@ class Recipe:
     """Most new starts after a failure: validation RFE ≥ 1 (the paper), a dead or a diverged fit."""
     fall_back: bool = False
     """Whether the additive-bias predictor is returned where it validates better than the model."""
-    probation: int = 30
-    """Give a start up when its validation RFE has not been below 1 after so many epochs, the warm start not counted,
-    and new starts are left; 0 never. Open."""
+    failure_epochs: int = 30
+    """Restart when the validation RFE of a start has not been below 1 after so many epochs, the warm start not counted;
+    0 never. Open."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -160,7 +160,8 @@ AT_LEAST_ONE = ("epochs_per_turn", "draws", "thin")
 POSITIVE = ("lr_linear", "lr_nonlinear", "huber_delta")
 NOT_NEGATIVE = (
     "batch_size", "burn_in", "warm_epochs", "turns", "sweeps", "pull", "rounds", "refine_epochs", "tolerance",
-    "patience", "restarts", "probation", "lr_refine", "decay", "average", "follow", "min_gain", "cycle", "cycle_gain",
+    "patience", "restarts", "failure_epochs", "lr_refine", "decay", "average", "follow", "min_gain", "cycle",
+    "cycle_gain",
 )  # fmt: skip
 """Fields that have a least value."""
 

@@ -111,7 +111,7 @@ class Trainer:
         """Set the model to a new random start."""
         self.generators, self.solvers = self._new_generators(), {}
         state, number = self.state, len(self.state.attempts)
-        state.failures = FailureDetector(self.recipe.probation if number < self.recipe.restarts else 0)
+        state.failures = FailureDetector(self.recipe.failure_epochs if number < self.recipe.restarts else 0)
         given = self.snapshot() if not number else {}
         self.model.load_state_dict(state.untouched, strict=False)
         self.model.eval()
