@@ -1,4 +1,4 @@
-"""The few hot loops, behind one small interface: plain torch as the reference, compiled engines where they work."""
+"""Hot loops behind one :class:`Engine`: a reference in plain torch and NumPy, and compiled loops."""
 
 from jointensor.kernels.engines import ENGINES, Engine, pick_engine
 from jointensor.kernels.rows import ModeView, RowSolver, solve_rows

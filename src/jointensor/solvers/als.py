@@ -22,10 +22,10 @@ from jointensor.solvers.implicit_feedback import Seen, solve_implicit_feedback
 STATE, VALUES = "state/", "values/"
 """Prefixes of names in a saved state: of tables, and of values of training entries."""
 
-LARGE = 1 << 25
+MAX_CHECKPOINT_VALUES = 1 << 25
 """Values of training entries beyond this number are not written to checkpoints but computed from the tables again."""
 
-COLLAPSED = 1e-6
+COLLAPSE_TOLERANCE = 1e-6
 """A block whose values stay below this share of the values' spread has collapsed to zero."""
 
 TINY = 1e-30
@@ -172,7 +172,7 @@ class Als:
 
     def resumable(self) -> dict[str, Any]:
         """The state of sweeps beside the tables."""
-        few = sum(value.numel() for value in self.values.values()) <= LARGE
+        few = sum(value.numel() for value in self.values.values()) <= MAX_CHECKPOINT_VALUES
         return {"values": self.values if few and not self.processes.shared else {}}
 
     def resume(self, state: dict[str, Any]) -> None:
@@ -182,7 +182,7 @@ class Als:
     def collapsed(self) -> list[str]:
         """Blocks of products whose values are all zero: the ridge was too large, or the start too small."""
         products = [name for name, block in self.blocks.items() if block.multiplies]
-        return [name for name in products if float(self.values[name].abs().max()) <= COLLAPSED * self.spread]
+        return [name for name in products if float(self.values[name].abs().max()) <= COLLAPSE_TOLERANCE * self.spread]
 
     def total(self) -> Tensor:
         """g of the entries in memory, ``(entries,)``."""

@@ -81,6 +81,7 @@ class SystemsInMemory:
     def end_block(self) -> None:
         """Update the residuals."""
         self.residuals = self.targets - self.values[self.name]
+        del self.targets  # as large as the values of a block
 
     def end_sweep(self) -> None:
         """Values are up to date."""

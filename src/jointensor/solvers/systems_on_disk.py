@@ -33,7 +33,7 @@ ROW_BYTES = 12
 SOLVED_AT_ONCE = 1 << 20
 """Numbers of systems that are solved at a time: their copies take a few of these, 8 bytes each."""
 
-TARGETS = Column("wanted")
+TARGETS = Column("targets")
 """Targets of one block."""
 
 Shard = tuple[NDArray[np.int32], NDArray[np.float32]]

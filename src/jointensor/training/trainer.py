@@ -21,7 +21,7 @@ from jointensor.kernels import Engine, pick_engine
 from jointensor.models.joint import LINKS, JointModel, evaluate_in_batches, is_out_of_memory
 from jointensor.models.multilinear import Multilinear
 from jointensor.random_state import Generators, may_draw
-from jointensor.solvers.als import LARGE, VALUES, Als
+from jointensor.solvers.als import MAX_CHECKPOINT_VALUES, VALUES, Als
 from jointensor.solvers.data_parallel import keep_together, take_first
 from jointensor.solvers.failures import BudgetError, DivergedError, FailureDetector, StoppedError, Validation
 from jointensor.solvers.losses import make_loss
@@ -173,7 +173,7 @@ class Trainer:
     def _stores_values(self) -> bool:
         """Whether checkpoints hold the blocks' values of training entries; not of very many, or of a share of them."""
         g = self.model.multilinear
-        return g is None or (len(self.train) * len(g.blocks) <= LARGE and not self.processes.shared)
+        return g is None or (len(self.train) * len(g.blocks) <= MAX_CHECKPOINT_VALUES and not self.processes.shared)
 
     @contextmanager
     def enter(self, variables: type[V]) -> Iterator[V]:

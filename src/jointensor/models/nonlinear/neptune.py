@@ -15,7 +15,7 @@ from jointensor.errors import ConfigError
 from jointensor.models.nonlinear.activations import make_activation
 from jointensor.models.nonlinear.base import Nonlinear, nonlinear_parts
 
-MOST_CORE = 10_000_000
+MAX_CORE = 10_000_000
 """Largest core, K^N numbers, that is built."""
 
 
@@ -60,10 +60,10 @@ class Neptune(Nonlinear):
                 raise ConfigError(f"neptune: {name} is {share!r}, it must be a share from 0 to below 1")
         if not isinstance(norm, bool):
             raise ConfigError(f"neptune: norm is {norm!r}, it must be true or false")
-        if width**n_modes > MOST_CORE:
+        if width**n_modes > MAX_CORE:
             raise ConfigError(
                 f"neptune of width {width} has a core of {width**n_modes:,} numbers over {n_modes} modes, more than "
-                f"{MOST_CORE:,}; give at most width {int((MOST_CORE + 0.5) ** (1 / n_modes))}"
+                f"{MAX_CORE:,}; give at most width {int((MAX_CORE + 0.5) ** (1 / n_modes))}"
             )
         self.core = nn.Parameter(torch.empty((width,) * n_modes))
         self.first = nn.Sequential(BatchNorm(width) if norm else nn.Identity(), nn.Dropout(dropout_first))

@@ -19,7 +19,7 @@ from jointensor.models.nonlinear.avocado import hidden_layers
 from jointensor.models.nonlinear.base import Nonlinear, nonlinear_parts
 from jointensor.registry import nearest
 
-MOST_FEATURES = 200_000
+MAX_FEATURES = 200_000
 """Largest K^N that is built: a batch of 4,096 entries then takes 3 GB."""
 
 
@@ -60,10 +60,10 @@ class NeurTN(Nonlinear):
         if interaction not in self.interactions:
             raise ConfigError(f"neurtn: interaction '{interaction}'; {nearest(interaction, self.interactions)}")
         features = width**n_modes if interaction == "outer" else (n_modes + 1) * width
-        if features > MOST_FEATURES:
+        if features > MAX_FEATURES:
             raise ConfigError(
-                f"neurtn of width {width} makes {features:,} products of {n_modes} modes, more than {MOST_FEATURES:,}; "
-                f"give at most width {int((MOST_FEATURES + 0.5) ** (1 / n_modes))}, or interaction=product"
+                f"neurtn of width {width} makes {features:,} products of {n_modes} modes, more than {MAX_FEATURES:,}; "
+                f"give at most width {int((MAX_FEATURES + 0.5) ** (1 / n_modes))}, or interaction=product"
             )
         self.row_start = (width**-0.5, 0.1)  # rows of length one: so are their outer products
         self.mlp = hidden_layers(features, n_modes, width, activation)
