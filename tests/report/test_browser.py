@@ -75,7 +75,7 @@ def pages(tmp_path_factory):
     given = [str(folder / "table.csv"), "--modes", "who,what,day", "--value", "value", "--quiet"]
     for words in (
         ["fit", *given, "--rank", "2/2", "--budget", "5", "--out", str(folder / "fit")],
-        ["fit", *given, "--rank", "auto", "--budget", "8", "--out", str(folder / "auto")],
+        ["fit", *given, "--rank", "auto", "--budget-fits", "12", "--out", str(folder / "auto")],
         ["compare", *given, "mean", "bias", "cp:1", "--jobs", "1", "--seeds", "1", "--out", str(folder / "compare")],
     ):
         done = CliRunner().invoke(app, words)

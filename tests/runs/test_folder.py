@@ -190,9 +190,8 @@ def test_a_report_that_fails_does_not_cost_the_fit(cli, table, tmp_path, rank):
     other = threading.Thread(target=in_the_way)
     other.start()
     try:
-        code, _, _ = cli(
-            "fit", table, *MODES, "--rank", rank, "--budget", "5", "--out", out, *(QUICK if rank != "auto" else ())
-        )
+        short = ("--budget-fits", "3") if rank == "auto" else QUICK
+        code, _, _ = cli("fit", table, *MODES, "--rank", rank, "--out", out, *short)
     finally:
         stop.set()
         other.join()

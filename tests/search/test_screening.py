@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 
 from jointensor.data.split import FOLDS
-from jointensor.data.synthetic import make_joint
 from jointensor.search.cross_fit import OutOfFold
-from jointensor.search.families import FAMILIES, family_of
-from jointensor.search.portfolio import Candidate, candidates_for
+from jointensor.search.families import FAMILIES
+from jointensor.search.portfolio import Candidate
 from jointensor.search.screening import prediction_seconds
 from jointensor.search.settings import SETTINGS
-from jointensor.search.stacking import folds_that_score
 from tests.search.searches import BIAS, COMPONENTS, TABLES, TREES, additive, along_days, bench
 
 
@@ -32,28 +30,6 @@ def tried(data, name, family, folds, cost, first, second):
     return OutOfFold(
         Candidate(name, family, 1), dict.fromkeys(range(folds)), dict.fromkeys(range(folds), predicted), cost
     )
-
-
-# --- the portfolio
-
-
-@pytest.mark.parametrize("shape", [(5, 4), (6, 5, 4), (4, 4, 4, 4)])
-def test_candidates_have_names_of_their_own(shape):
-    tensor, _ = make_joint(shape, (1, 0), observed=15, seed=0)
-    offered = candidates_for(tensor)
-    assert len({one.slug for one in offered}) == len({one.name for one in offered}) == len(offered)
-    assert all(one.after is None or one.after in {other.name for other in offered} for one in offered)
-    assert {one.family for one in offered if one.stage == "core"} == set(FAMILIES)
-    assert offered[0] == BIAS
-
-
-def test_families_say_what_they_tabulate():
-    tensor, _ = make_joint((6, 5, 4), (1, 0), observed=15, seed=0)
-    tabulating = {one.name for one in candidates_for(tensor) if family_of(one).tabulates(one)}
-    assert {"tables", "trees", "mean+bias+tables", "mean+bias+tables+fm:8"} <= tabulating
-    assert not {"bias", "julia:4/16", "avocado:20"} & tabulating
-    matrix, _ = make_joint((6, 5), (1, 0), observed=15, seed=0)
-    assert {one.name for one in candidates_for(matrix) if family_of(one).tabulates(one)} == {"tables", "trees"}
 
 
 # --- screening
@@ -185,15 +161,6 @@ def test_others_are_taken_along_only_where_members_have_time_for_all_folds(plant
     monkeypatch.setattr(parts.fitter, "fit", fit)
     parts.screening.cross_fit(results)
     assert sorted(fitted) == ["a", "a", "b", "b"]
-
-
-def test_a_member_whose_folds_were_cut_off_is_not_lost(planted):
-    """One that is much better has the first fold only: it is judged by that one. An equal one is not waited for."""
-    parts, results = bench(planted[0]), {}
-    parts.fitter.fit(results, [(COMPONENTS, 0), *((BIAS, fold) for fold in range(FOLDS))])
-    assert folds_that_score(parts.data, results) == [0]
-    results["julia:2/0"] = replace(results["julia:2/0"], predictions={0: results["bias"].predictions[0]})
-    assert folds_that_score(parts.data, results) == list(range(FOLDS))
 
 
 # --- predictions for all entries
