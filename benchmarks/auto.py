@@ -24,7 +24,7 @@ import numpy as np
 from auto_rivals import OF_FOUR_MODES, RIVALS
 
 from jointensor.atomic import write_json
-from jointensor.data.formats.files import read_tensor
+from jointensor.data.formats import read_tensor
 from jointensor.data.split import split
 from jointensor.data.tensor import join
 from jointensor.metrics import measure

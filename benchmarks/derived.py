@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jointensor.data.formats.files import read_tensor, write_tensor
+from jointensor.data.formats import read_tensor, write_tensor
 from jointensor.data.modes import Mode
 from jointensor.data.synthetic import draw_cells
 from jointensor.data.tensor import SparseTensor, cell_keys

@@ -13,7 +13,7 @@ from itertools import combinations
 
 import numpy as np
 
-from jointensor.data.formats.files import read_tensor
+from jointensor.data.formats import read_tensor
 from jointensor.data.split import split
 from jointensor.data.tensor import join
 from jointensor.search.budget import SecondsBudget

@@ -125,7 +125,7 @@ def ratings(name, size):
 
 def end_to_end(name, _size):
     from jointensor import JointModel, evaluate, fit, split
-    from jointensor.data.formats.npz import read_npz
+    from jointensor.data.formats.npz import read as read_npz
 
     divided = split(read_npz(tensors.DATA / "uber_apr_jun.npz"), seed=0)
     begin = time.perf_counter()

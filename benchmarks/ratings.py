@@ -11,7 +11,7 @@ TARGETS = (0.94, 0.92)
 
 def parts():
     from jointensor import split
-    from jointensor.data.formats.npz import read_npz
+    from jointensor.data.formats.npz import read as read_npz
 
     return split(read_npz(DATA / "ml_100k.npz"), seed=0)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import lightgbm
 import numpy as np
 
-from jointensor.data.formats.files import read_tensor
+from jointensor.data.formats import read_tensor
 from jointensor.data.split import split
 from jointensor.data.tensor import join
 from jointensor.metrics import measure

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from jointensor.atomic import write_json
-from jointensor.data.formats.files import read_tensor
+from jointensor.data.formats import read_tensor
 from jointensor.data.split import split
 from jointensor.data.tensor import SparseTensor
 from jointensor.models.joint import JointModel

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from jointensor._version import __version__
 
 if TYPE_CHECKING:
-    from jointensor.data.formats.files import read_tensor, write_tensor
+    from jointensor.data.formats import read_tensor, write_tensor
     from jointensor.data.split import split
     from jointensor.data.tensor import SparseTensor
     from jointensor.estimator import TensorCompleter
@@ -29,9 +29,9 @@ _HOMES = {
     "evaluate": "jointensor.evaluation.evaluate",
     "fit": "jointensor.training.fit",
     "match_factors": "jointensor.evaluation.matching",
-    "read_tensor": "jointensor.data.formats.files",
+    "read_tensor": "jointensor.data.formats",
     "split": "jointensor.data.split",
-    "write_tensor": "jointensor.data.formats.files",
+    "write_tensor": "jointensor.data.formats",
 }
 
 __all__ = [

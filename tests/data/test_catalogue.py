@@ -20,7 +20,7 @@ from jointensor.data.catalogue.cache import CHECKSUMS, Fetcher, cache_folder, do
 from jointensor.data.catalogue.download import Patience
 from jointensor.data.catalogue.get import get
 from jointensor.data.catalogue.recipes import load, names, parse
-from jointensor.data.formats.files import read_tensor
+from jointensor.data.formats import read_tensor
 from jointensor.errors import ConfigError, DataError, JointensorError, RunError
 
 from .server import serving

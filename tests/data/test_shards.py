@@ -6,14 +6,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from jointensor.data.formats.chunked import count_entries, scan_source
-from jointensor.data.formats.files import read_tensor, write_table, write_tensor
-from jointensor.data.formats.npz_chunks import scan_npz
-from jointensor.data.formats.table_chunks import scan_table, scan_tns
+from jointensor.data.formats import count_entries, npz, read_tensor, scan_source, tns, write_table, write_tensor
 from jointensor.data.frames import TableSpec
 from jointensor.data.shard_writer import load_shards, write_shards
 from jointensor.data.shards import Shards, read_ahead, save_shard
 from jointensor.data.split import LEFT_OUT, TEST, TRAIN, VALID, SplitAssignment, SplitRule, split
+from jointensor.data.table_source import scan_table_source
 from jointensor.data.tensor import SparseTensor
 from jointensor.data.values import ValueSummary
 from jointensor.errors import ConfigError, DataError
@@ -206,7 +204,7 @@ def test_an_archive_in_chunks_is_the_archive(tmp_path, tensor, packed):
         write_tensor(tensor, path)
     else:  # without a shape, and in 64 bits
         np.savez(path, indices=tensor.indices.astype(np.int64), values=tensor.values.astype(np.float64))
-    source, whole = scan_npz(path, 300), read_tensor(path).tensor
+    source, whole = npz.scan(path, 300), read_tensor(path).tensor
     indices, values = _whole(source)
     np.testing.assert_array_equal(indices, whole.indices)
     np.testing.assert_array_equal(values, whole.values)
@@ -224,11 +222,11 @@ def test_damaged_archives_are_refused(tmp_path, tensor):
     for name, arrays in bad.items():
         np.savez(tmp_path / f"{name}.npz", **arrays)
         with pytest.raises(DataError, match=f"{name}.npz"):
-            scan_npz(tmp_path / f"{name}.npz", 300)
+            npz.scan(tmp_path / f"{name}.npz", 300)
     data = (tmp_path / "short.npz").read_bytes()
     (tmp_path / "cut.npz").write_bytes(data[: len(data) // 2])
     with pytest.raises(DataError, match="cannot be read as a NumPy archive"):
-        scan_npz(tmp_path / "cut.npz", 300)
+        npz.scan(tmp_path / "cut.npz", 300)
 
 
 def test_a_bad_entry_is_found_in_any_piece(tmp_path, tensor):
@@ -236,14 +234,14 @@ def test_a_bad_entry_is_found_in_any_piece(tmp_path, tensor):
     values[1000] = np.nan
     np.savez(tmp_path / "nan.npz", indices=tensor.indices, values=values)
     with pytest.raises(DataError, match=r"entry 100 has the value nan.*counted from entry 900 on"):
-        _whole(scan_npz(tmp_path / "nan.npz", 300))
+        _whole(npz.scan(tmp_path / "nan.npz", 300))
 
 
 @pytest.mark.parametrize("name", ["a.tns", "a.tns.gz"])
 def test_a_text_tensor_in_chunks_is_the_tensor(tmp_path, tensor, monkeypatch, name):
     write_tensor(tensor, tmp_path / name)
-    monkeypatch.setattr("jointensor.data.formats.unmapped.CHUNK", 2000)
-    source, whole = scan_tns(tmp_path / name), read_tensor(tmp_path / name).tensor
+    monkeypatch.setattr("jointensor.data.formats.base.BLOCK", 2000)
+    source, whole = tns.scan(tmp_path / name, 300), read_tensor(tmp_path / name).tensor
     indices, values = _whole(source)
     np.testing.assert_array_equal(indices, whole.indices)
     np.testing.assert_array_equal(values, whole.values)
@@ -252,17 +250,17 @@ def test_a_text_tensor_in_chunks_is_the_tensor(tmp_path, tensor, monkeypatch, na
 
 
 def test_a_bad_line_of_a_text_tensor_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("jointensor.data.formats.unmapped.CHUNK", 64)
+    monkeypatch.setattr("jointensor.data.formats.base.BLOCK", 64)
     lines = ["1 2 3 0.5"] * 40 + ["1 2 x 0.5"]
     (tmp_path / "a.tns").write_text("\n".join(lines), encoding="utf-8")
     with pytest.raises(DataError, match="line 41: 'x' is not a number"):
-        scan_tns(tmp_path / "a.tns")
+        tns.scan(tmp_path / "a.tns", 300)
 
 
 @pytest.mark.parametrize("rule", ["sum", "mean", "count", "last"])
 @pytest.mark.parametrize("ending", ["csv", "parquet", "arrow", "jsonl"])
 def test_a_table_in_chunks_is_the_table(tmp_path, monkeypatch, rule, ending):
-    monkeypatch.setattr("jointensor.data.formats.unmapped.CHUNK", 5000)
+    monkeypatch.setattr("jointensor.data.formats.base.BLOCK", 5000)
     rng = np.random.default_rng(2)
     frame = pl.DataFrame(
         {
@@ -275,7 +273,7 @@ def test_a_table_in_chunks_is_the_table(tmp_path, monkeypatch, rule, ending):
     path = tmp_path / f"a.{ending}"
     write_table(frame, path)
     spec = TableSpec.of(["user", "day=day(when)", "lat=ROUND(lat, 0)"], "x", duplicates=rule)
-    source, whole = scan_table(path, spec, 500, tmp_path / "sorting", held=200), read_tensor(path, spec)
+    source, whole = scan_table_source(path, spec, 500, tmp_path / "sorting", held=200), read_tensor(path, spec)
     indices, values = _whole(source)
     np.testing.assert_array_equal(indices, whole.tensor.indices)
     np.testing.assert_allclose(values, whole.tensor.values, rtol=1e-6)
@@ -290,25 +288,25 @@ def test_fields_in_quotes_may_hold_lines_wherever_blocks_end(tmp_path, monkeypat
     spec = TableSpec.of(["u", "v"], "x")
     whole = read_tensor(tmp_path / "a.csv", spec).tensor
     for chunk in (40, 97, 1000):
-        monkeypatch.setattr("jointensor.data.formats.unmapped.CHUNK", chunk)
-        source = scan_table(tmp_path / "a.csv", spec, 500, tmp_path / "sorting")
+        monkeypatch.setattr("jointensor.data.formats.base.BLOCK", chunk)
+        source = scan_table_source(tmp_path / "a.csv", spec, 500, tmp_path / "sorting")
         assert source.modes == whole.modes
         np.testing.assert_array_equal(_whole(source)[0], whole.indices)
 
 
 def test_tables_that_only_all_rows_explain_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("jointensor.data.formats.unmapped.CHUNK", 100)
+    monkeypatch.setattr("jointensor.data.formats.base.BLOCK", 100)
     (tmp_path / "a.csv").write_text("a,b,v\n" + "".join(f"{k % 5},{k},{k}\n" for k in range(50)), encoding="utf-8")
     whole = TableSpec.of(["a", "far=b - AVG(b)"], "v")
-    with pytest.raises(DataError, match=r"cannot be read in parts .*leave out --memory"):
-        scan_table(tmp_path / "a.csv", whole, 20, tmp_path / "sorting")
+    with pytest.raises(DataError, match=r"cannot be read in chunks .*leave out --memory"):
+        scan_table_source(tmp_path / "a.csv", whole, 20, tmp_path / "sorting")
     twice = TableSpec.of(["a", "half=FLOOR(b / 10)"], "v")
     with pytest.raises(DataError, match="share their cell with another row"):
-        scan_table(tmp_path / "a.csv", twice, 20, tmp_path / "sorting")
+        scan_table_source(tmp_path / "a.csv", twice, 20, tmp_path / "sorting")
     (tmp_path / "b.csv").write_text(
         "a,b,v\n" + "".join(f"{k},{k},{k}\n" for k in range(30)) + "31,,2\n", encoding="utf-8"
     )
     with pytest.raises(DataError, match=r"nothing for mode 'b'.*rows counted from \d+ on"):
-        scan_table(tmp_path / "b.csv", TableSpec.of(["a", "b"], "v"), 20, tmp_path / "sorting")
+        scan_table_source(tmp_path / "b.csv", TableSpec.of(["a", "b"], "v"), 20, tmp_path / "sorting")
     with pytest.raises(ConfigError, match="is a table: name its modes"):
         scan_source(tmp_path / "a.csv", None, tmp_path / "sorting")

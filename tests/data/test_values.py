@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jointensor import SparseTensor, read_tensor
-from jointensor.data.formats.chunked import scan_source
+from jointensor.data.formats import scan_source
 from jointensor.data.frames import TableSpec
 from jointensor.data.values import MAX_OFFSET, MIN_SPREAD, ValueSummary
 from jointensor.errors import DataError

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from jointensor.cli.app import app
-from jointensor.data.formats.files import write_tensor
+from jointensor.data.formats import write_tensor
 from jointensor.data.synthetic import make_joint
 from jointensor.runs.folder import load_run
 from tests.distributed.launch import torchrun

@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 import torch
 
-from jointensor.data.formats.files import write_tensor
+from jointensor.data.formats import write_tensor
 from jointensor.data.split import split
 from jointensor.data.synthetic import make_joint
 from jointensor.errors import MemoryFullError

@@ -54,7 +54,7 @@ class Tns(Reader):
 
     def read(self, folder: Path) -> None:
         """As a tensor."""
-        from jointensor.data.formats.files import read_tensor
+        from jointensor.data.formats import read_tensor
 
         read_tensor(next(folder.glob("t.tns*")))
 
@@ -97,10 +97,10 @@ class Csv(Reader):
 
     def read(self, folder: Path) -> None:
         """By the rules that the file's name asks for."""
-        from jointensor.data.formats.entries import read_entries
-        from jointensor.data.formats.files import read_queries, read_tensor
+        from jointensor.data.formats import read_tensor
         from jointensor.data.frames import TableSpec
         from jointensor.data.modes import Mode
+        from jointensor.data.queries import read_entries, read_queries
 
         path = next(iter(folder.iterdir()))
         kind, columns = path.name.split(".")[0], ["user", "movie", "day"]
@@ -202,8 +202,9 @@ class Npz(Reader):
     def read(self, folder: Path) -> None:
         """By the rules that the file's name asks for."""
         from jointensor.data.catalogue.build import read_stand_in
-        from jointensor.data.formats.files import read_queries, read_tensor
+        from jointensor.data.formats import read_tensor
         from jointensor.data.modes import Mode
+        from jointensor.data.queries import read_queries
 
         path = next(iter(folder.iterdir()))
         if path.stem == "queries":
@@ -357,7 +358,7 @@ class RunFolder(Reader):
 
     def read(self, folder: Path) -> None:
         """Load, predict, and read queries by its rules."""
-        from jointensor.data.formats.files import read_queries
+        from jointensor.data.queries import read_queries
         from jointensor.runs.folder import load_run
 
         run = load_run(folder)

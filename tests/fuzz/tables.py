@@ -59,9 +59,9 @@ class Table(Reader):
 
     def read(self, folder: Path) -> None:
         """By the rules that the file's name asks for."""
-        from jointensor.data.formats.entries import read_entries
-        from jointensor.data.formats.files import read_queries, read_tensor
+        from jointensor.data.formats import read_tensor
         from jointensor.data.frames import TableSpec
+        from jointensor.data.queries import read_entries, read_queries
 
         path = next(iter(folder.iterdir()))
         spec = TableSpec.of(COLUMNS, "rating", duplicates="mean" if path.stem == "entries" else "error")
@@ -197,9 +197,11 @@ class Streamed(Reader):
 
     def read(self, folder: Path) -> None:
         """In parts and whole."""
-        from jointensor.data.formats.files import check_file, read_queries
-        from jointensor.data.formats.streaming import NotInParts, stream_queries
+        from jointensor.data.formats import check_file
+        from jointensor.data.formats.base import NeedsWholeTable
         from jointensor.data.frames import TableSpec
+        from jointensor.data.queries import read_queries
+        from jointensor.data.query_chunks import scan_queries
 
         path = next(iter(folder.iterdir()))
         texts = {
@@ -209,8 +211,8 @@ class Streamed(Reader):
         spec = TableSpec.of(texts[path.stem], "rating")
         check_file(path)
         try:
-            parts = list(stream_queries(path, modes(), spec, 3))
-        except NotInParts:
+            parts = list(scan_queries(path, modes(), spec, 3))
+        except NeedsWholeTable:
             parts = None
         whole = read_queries(path, modes(), spec, values=False)
         if parts is not None:

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jointensor.data.formats.chunked import count_entries, scan_source
-from jointensor.data.formats.files import read_tensor
+from jointensor.data.formats import count_entries, read_tensor, scan_source
 from jointensor.data.frames import TableSpec
 from jointensor.data.shard_writer import write_shards
 from jointensor.data.shards import read_ahead

@@ -18,11 +18,11 @@ import pytest
 
 from jointensor.data.catalogue.archives import check_whole_archive, open_member
 from jointensor.data.expressions import MAX_LENGTH, ModeExpression, growth, parse_sql
-from jointensor.data.formats.entries import read_entries
-from jointensor.data.formats.files import read_table, read_tensor
-from jointensor.data.formats.npz import read_npz
+from jointensor.data.formats import read_table, read_tensor
+from jointensor.data.formats.npz import read as read_npz
 from jointensor.data.frames import TableSpec
 from jointensor.data.modes import Mode
+from jointensor.data.queries import read_entries
 from jointensor.errors import DataError, RunError
 from jointensor.predictors.storage import load_predictor
 from jointensor.runs.folder import load_run, read_config
@@ -221,7 +221,7 @@ def test_a_column_may_be_called_like_a_query(tmp_path):
 @pytest.fixture
 def small(monkeypatch):
     """Bombs of 32 MiB are enough."""
-    monkeypatch.setattr("jointensor.data.formats.reading.SMALL", 1 << 20)
+    monkeypatch.setattr("jointensor.data.formats.base.MAX_UNPACKED", 1 << 20)
 
 
 def gzip_bomb(size=1 << 25):

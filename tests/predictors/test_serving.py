@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jointensor import JointModel, SparseTensor
-from jointensor.data.formats import streaming as stream
-from jointensor.data.formats.files import read_queries, write_table
+from jointensor.data.formats import write_table, writing
 from jointensor.data.frames import TableSpec
 from jointensor.data.modes import Mode
+from jointensor.data.queries import read_queries
 from jointensor.errors import DataError, RunError
 from jointensor.predictors.biases import fit_bias
 from jointensor.predictors.conformal import HeldOut, calibrate
@@ -283,7 +283,7 @@ def test_a_writer_that_stops_is_an_error_not_a_wait(tmp_path, monkeypatch):
         ready.get()
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(stream, "_sink", full)
+    monkeypatch.setattr(writing, "_sink", full)
     write_table(some_queries(200), tmp_path / "q.parquet")
     with pytest.raises(RunError, match="No space left"):
         predict_file(RUN, tmp_path / "q.parquet", tmp_path / "a.parquet")

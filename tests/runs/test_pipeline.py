@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jointensor.data.formats.files import write_tensor
+from jointensor.data.formats import write_tensor
 from jointensor.data.synthetic import make_joint
 from jointensor.runs import pipeline
 from jointensor.runs.config import Listener, RunConfig

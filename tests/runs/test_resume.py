@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from jointensor.data.formats.files import write_tensor
+from jointensor.data.formats import write_tensor
 from jointensor.data.synthetic import make_joint
 
 OPTIONS = (

@@ -18,8 +18,9 @@ import polars as pl
 
 from jointensor import SparseTensor, read_tensor, split, write_tensor
 from jointensor.cli import main
-from jointensor.data.formats.files import read_queries, read_table, write_table
+from jointensor.data.formats import read_table, write_table
 from jointensor.data.frames import TableSpec
+from jointensor.data.queries import read_queries
 from jointensor.runs.folder import Run, load_run
 from tests.soak.parts import ENDINGS, NETWORKS, close
 from tests.soak.tensors import as_cells, random_tensor

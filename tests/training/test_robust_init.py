@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from jointensor.data.formats.npz import write_npz
+from jointensor.data.formats.npz import write as write_npz
 from jointensor.data.split import split
 from jointensor.data.tensor import SparseTensor
 from jointensor.metrics import rfe

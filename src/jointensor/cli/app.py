@@ -188,7 +188,7 @@ def evaluate(
     """Compare predictions with observed entries."""
     from jointensor.atomic import write_json
     from jointensor.cli.screen import Screen
-    from jointensor.data.formats.entries import read_entries
+    from jointensor.data.queries import read_entries
     from jointensor.evaluation.evaluate import evaluate_entries
     from jointensor.runs.folder import load_run
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jointensor.data.formats.files import file_kind
+from jointensor.data.formats import format_of
 from jointensor.data.split import check_share
 from jointensor.errors import ConfigError
 from jointensor.kernels.engines import ENGINES
@@ -188,7 +188,7 @@ def _table(
     no_header: bool,
     columns: str | None,
 ) -> dict[str, Any] | None:
-    if file_kind(source) in ("npz", "tns"):
+    if format_of(source).name in ("npz", "tns"):
         if modes or mode or value:
             raise ConfigError(
                 f"{source} says itself what its modes and values are; leave out --modes, --mode and --value"

@@ -13,9 +13,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from jointensor.data.formats.base import Chunk
 from jointensor.data.frames import merge_cells
 from jointensor.data.modes import Mode
-from jointensor.data.shard_writer import Chunk
 from jointensor.errors import DataError
 
 ROWS = 1 << 20

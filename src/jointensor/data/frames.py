@@ -17,7 +17,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from jointensor.data.expressions import ModeExpression, column_of
-from jointensor.data.formats.reading import Reading
+from jointensor.data.formats.base import Reading
 from jointensor.data.modes import UNSEEN, Mode, guess_order, sort_labels
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError, DataError

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from jointensor.data.formats.base import Chunk
 from jointensor.data.modes import Mode
 from jointensor.data.shards import Shards, read_ahead, read_header, save_shard, write_header
 from jointensor.data.split import TEST, TRAIN, VALID, SplitAssignment
@@ -23,9 +24,6 @@ from jointensor.data.split.assignment import mix
 from jointensor.data.tensor import SparseTensor, cell_keys
 from jointensor.data.values import ValueSummary
 from jointensor.errors import ConfigError, DataError, RunError
-
-Chunk = tuple[NDArray[np.int32], NDArray[np.float32]]
-"""Indices ``(entries, modes)`` and values ``(entries,)`` of consecutive entries of a source."""
 
 BUCKET_SEED = 0x5A4D
 """Seed of the hash that chooses an entry's bucket; fixed, so that the same source gives the same shards."""

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from jointensor.atomic import write_json, write_text
-from jointensor.data.formats.files import read_tensor
-from jointensor.data.formats.npz import write_npz
+from jointensor.data.formats import read_tensor
+from jointensor.data.formats.npz import write as write_npz
 from jointensor.data.synthetic import make_joint
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError, DataError

@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from jointensor.data.formats.chunked import count_entries, scan_source
-from jointensor.data.formats.entries import read_entries
-from jointensor.data.formats.files import order_modes, read_tensor
-from jointensor.data.formats.npz_chunks import ChunkedSource
-from jointensor.data.formats.reading import Reading
+from jointensor.data.formats import count_entries, order_modes, read_tensor, scan_source
+from jointensor.data.formats.base import ChunkedSource, Reading
 from jointensor.data.modes import Mode
+from jointensor.data.queries import read_entries
 from jointensor.data.shard_writer import ShardedTensor, load_shards, write_shards
 from jointensor.data.shards import Shards, read_header
 from jointensor.data.split import Split, SplitAssignment, SplitRule, split

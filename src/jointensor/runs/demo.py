@@ -9,9 +9,9 @@ import numpy as np
 
 from jointensor.atomic import write_whole
 from jointensor.data.epidemic import WHAT, Epidemic, make_epidemic
-from jointensor.data.formats.entries import positions
-from jointensor.data.formats.files import write_table
+from jointensor.data.formats import write_table
 from jointensor.data.frames import TableSpec, tensor_to_frame
+from jointensor.data.queries import positions
 from jointensor.errors import MissingPackageError
 from jointensor.evaluation.components import draw_components, read_components
 from jointensor.report.pages import figure_rows

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jointensor.atomic import sha256, write_whole
-from jointensor.data.formats.files import check_file, file_kind, read_queries
+from jointensor.data.formats import check_file, format_of
+from jointensor.data.queries import read_queries
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError, JointensorError
 from jointensor.predictors.joint import CHUNK
@@ -24,7 +25,7 @@ from jointensor.runs.folder import Run
 if TYPE_CHECKING:
     import polars as pl
 
-    from jointensor.data.formats.streaming import Part
+    from jointensor.data.query_chunks import QueryChunk
 
 FORMULA = r"^[=+\-@\t\r]"
 """How cells begin that spreadsheets take for formulas."""
@@ -59,17 +60,18 @@ def predict_file(
     _check_name(out, ("npz",), safe_csv=safe_csv)
     check_file(queries)
     answers = _Answers(Serving(run.predictor), interval)
-    if file_kind(out) == "npz":
+    if format_of(out).name == "npz":
         _to_archive(run, queries, out, answers)
-    elif file_kind(queries) in ("npz", "tns"):
+    elif format_of(queries).name in ("npz", "tns"):
         _to_table(_whole(run, queries), out, answers, safe_csv=safe_csv)
     else:
-        from jointensor.data.formats.streaming import NotInParts, ahead, stream_queries  # noqa: PLC0415
+        from jointensor.data.formats.base import NeedsWholeTable  # noqa: PLC0415
+        from jointensor.data.query_chunks import ahead, scan_queries  # noqa: PLC0415
 
         try:
-            with closing(ahead(stream_queries(queries, run.modes, run.spec, CHUNK))) as parts:
+            with closing(ahead(scan_queries(queries, run.modes, run.spec, CHUNK))) as parts:
                 _to_table(parts, out, answers, safe_csv=safe_csv)
-        except NotInParts:
+        except NeedsWholeTable:
             answers = _Answers(answers.serving, interval)
             _to_table(_whole(run, queries), out, answers, safe_csv=safe_csv)
     return answers.count, answers.unseen
@@ -105,12 +107,12 @@ def _to_archive(run: Run, queries: Path, out: Path, answers: _Answers) -> None:
     write_whole(out, lambda draft: np.savez_compressed(draft, indices=given, **columns))
 
 
-def _to_table(parts: Iterable[Part], out: Path, answers: _Answers, *, safe_csv: bool) -> None:
+def _to_table(parts: Iterable[QueryChunk], out: Path, answers: _Answers, *, safe_csv: bool) -> None:
     _write(_with_predictions(parts, answers), out, safe_csv=safe_csv)
 
 
 def _write(frames: Iterable[pl.DataFrame], out: Path, *, safe_csv: bool) -> None:
-    from jointensor.data.formats.streaming import write_frames  # noqa: PLC0415
+    from jointensor.data.formats.writing import write_frames  # noqa: PLC0415
 
     safe = map(without_formulas, frames) if safe_csv else frames
     write_whole(out, lambda draft: write_frames(safe, draft))
@@ -132,7 +134,7 @@ def without_formulas(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.rename(dict(zip(frame.columns, names, strict=True)))
 
 
-def _with_predictions(parts: Iterable[Part], answers: _Answers) -> Iterator[pl.DataFrame]:
+def _with_predictions(parts: Iterable[QueryChunk], answers: _Answers) -> Iterator[pl.DataFrame]:
     """Queries with their predictions beside them."""
     import polars as pl  # noqa: PLC0415
 
@@ -144,7 +146,7 @@ def _with_predictions(parts: Iterable[Part], answers: _Answers) -> Iterator[pl.D
         yield frame.with_columns(**{name: pl.Series(column) for name, column in columns.items()})
 
 
-def _whole(run: Run, queries: Path) -> Iterator[Part]:
+def _whole(run: Run, queries: Path) -> Iterator[QueryChunk]:
     """Queries that are read whole, in parts."""
     from jointensor.data.frames import labels_frame  # noqa: PLC0415
 
@@ -201,10 +203,10 @@ def complete_file(
 
 def _check_name(out: Path, more: tuple[str, ...], *, safe_csv: bool) -> None:
     """Refuse a name whose ending promises another format than what would be written."""
-    if safe_csv and file_kind(out) != "text":
+    if safe_csv and format_of(out).name != "delimited":
         raise ConfigError(f"--safe-csv is for .csv, .tsv and .txt; leave it out for {out}, which holds no formulas")
     endings = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".arrow", ".feather", ".ipc", ".jsonl", ".ndjson")
-    if file_kind(out) not in more and not out.name.lower().endswith(endings):
+    if format_of(out).name not in more and not out.name.lower().endswith(endings):
         known = ", ".join((*endings, *(f".{kind}" for kind in more)))
         raise ConfigError(f"{out} cannot be written: its name must end in one of {known}")
 

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jointensor import SparseTensor, read_tensor, write_tensor
-from jointensor.data.formats.files import file_kind, read_queries, read_table, with_orders, write_table
+from jointensor.data.formats import format_of, read_table, with_orders, write_table
 from jointensor.data.frames import TableSpec
 from jointensor.data.modes import Mode
+from jointensor.data.queries import read_queries
 from jointensor.errors import ConfigError, DataError
 from tests.data.strategies import assume_fit_for_32_bits
 
@@ -50,12 +51,12 @@ def refused(path, message, spec=SPEC):
         ("a.parquet", "parquet"),
         ("a.ipc", "arrow"),
         ("a.ndjson", "jsonl"),
-        ("u.data", "text"),
-        ("a.csv.gz", "text"),
+        ("u.data", "delimited"),
+        ("a.csv.gz", "delimited"),
     ],
 )
 def test_kind_goes_by_the_name(tmp_path, name, kind):
-    assert file_kind(tmp_path / name) == kind
+    assert format_of(tmp_path / name).name == kind
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -176,7 +177,7 @@ def test_cut_binary_tables_are_refused(tmp_path, name, keep):
 
 def test_missing_files_and_folders_are_refused(tmp_path):
     for name in ("no.csv", "no.npz", "no.tns", "no.parquet"):
-        spec = SPEC if file_kind(tmp_path / name) in ("text", "parquet") else None
+        spec = SPEC if format_of(tmp_path / name).name in ("text", "parquet") else None
         refused(tmp_path / name, "there is no file", spec)
     refused(tmp_path, "is a folder, not a file")
 
@@ -193,7 +194,7 @@ def test_tables_need_to_be_told_their_modes(tmp_path, spec):
 
 def test_archives_say_themselves_what_they_are(tmp_path):
     path = put(tmp_path / "x.tns", "1 1 2\n")
-    with pytest.raises(ConfigError, match="says itself what its modes and values are"):
+    with pytest.raises(ConfigError, match="has its own modes and values"):
         read_tensor(path, SPEC)
 
 
@@ -296,7 +297,7 @@ def test_archives_and_splits_do_not_load_polars():
     program = """
 import sys
 import jointensor.data.tensor, jointensor.data.formats.npz, jointensor.data.split, jointensor.data.modes
-import jointensor.data.synthetic, jointensor.data.formats.files
+import jointensor.data.synthetic, jointensor.data.formats
 assert "polars" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True)

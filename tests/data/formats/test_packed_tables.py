@@ -12,8 +12,8 @@ import pyarrow.parquet
 import pytest
 
 from jointensor import read_tensor
+from jointensor.data.formats import read_table
 from jointensor.data.formats.arrow import check_arrow
-from jointensor.data.formats.files import read_table
 from jointensor.data.formats.parquet import check_parquet
 from jointensor.data.frames import TableSpec
 from jointensor.errors import DataError

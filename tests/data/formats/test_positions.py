@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from jointensor import read_tensor
-from jointensor.data.formats.chunked import scan_source
-from jointensor.data.formats.reading import MAX_POSITIONS
+from jointensor.data.formats import scan_source
+from jointensor.data.formats.base import MAX_POSITIONS
 from jointensor.errors import DataError
 
 

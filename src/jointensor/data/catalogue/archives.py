@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from jointensor.data.formats.reading import check_unpacked, unpack_gzip
+from jointensor.data.formats.base import check_unpacked, unpack_gzip
 from jointensor.errors import DataError
 
 _BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError, RuntimeError)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from jointensor.data.catalogue.archives import open_member
 from jointensor.data.catalogue.recipes import Recipe
-from jointensor.data.formats.files import file_kind, read_tensor, with_orders
+from jointensor.data.formats import format_of, read_tensor, with_orders
 from jointensor.data.formats.npz import read_archive, texts_of
 from jointensor.data.frames import TableSpec
 from jointensor.data.modes import Mode
@@ -54,7 +54,7 @@ def read_stand_in(path: Path) -> SparseTensor:
     """
     tensor = read_tensor(path).tensor
     beside = path.with_name(f"{path.stem}_labels.npz")
-    if file_kind(path) != "npz" or not beside.is_file():
+    if format_of(path).name != "npz" or not beside.is_file():
         return tensor
     arrays = read_archive(beside)
     modes = list(tensor.modes)

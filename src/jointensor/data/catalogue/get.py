@@ -11,7 +11,7 @@ from jointensor.atomic import write_whole
 from jointensor.data.catalogue.build import build, read_stand_in
 from jointensor.data.catalogue.cache import Fetcher
 from jointensor.data.catalogue.recipes import Recipe, Source, load, names
-from jointensor.data.formats.files import file_kind, write_tensor
+from jointensor.data.formats import format_of, write_tensor
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError, DataError, RunError
 from jointensor.registry import nearest
@@ -79,7 +79,7 @@ def write(tensor: SparseTensor, out: Path) -> None:
 
 def check_out(out: Path) -> None:
     """Refuse a place that cannot be written to, before hours of work go there."""
-    if file_kind(out) == "tns":
+    if format_of(out).name == "tns":
         raise ConfigError(
             f"--out {out}: .tns keeps labels in other files; write .npz, or a table such as .parquet or .csv"
         )
@@ -113,7 +113,7 @@ def _from_file(name: str, path: Path) -> Built:
     source = next((source for source in recipe.sources if source.main.name == path.name), None)
     if source is not None:
         return _from_source(recipe, source, path)
-    if file_kind(path) in ("npz", "tns"):
+    if format_of(path).name in ("npz", "tns"):
         return _as_it_is(name, recipe, path)
     if any(source.format == "table" for source in recipe.sources):
         return Built(name, build(recipe, "table", path), recipe, path, stand_in=True, notes=_remarks(recipe))

@@ -1,5 +1,5 @@
-"""Whether an Arrow file fits together: polars takes the places and sizes in it for granted, and ends the process where
-they lead nowhere.
+"""Arrow files, checked before polars reads them: it trusts offsets and sizes in a file, and a wrong one ends the
+process.
 
 The file: ``ARROW1``, messages (a description each, then its body), a footer that says where they are, ``ARROW1``.
 Descriptions are FlatBuffers: tables whose fields are looked up by number.
@@ -10,16 +10,52 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from jointensor.data.formats.reading import check_unpacked
+import polars as pl
+
+from jointensor.data.formats.base import check_unpacked
+from jointensor.data.formats.slices import height, slices
 from jointensor.errors import DataError
+
+if TYPE_CHECKING:
+    from jointensor.data.frames import TableSpec
 
 MAGIC = b"ARROW1"
 BLOCK, PAIR = struct.Struct("<qi4xq"), struct.Struct("<qq")
 """Where a message is: offset, length of its description and of its body. A place and a size, or two counts."""
 DICTIONARY, BATCH = 2, 3
 """Kinds of messages that have a body."""
+
+
+def read(path: Path, spec: TableSpec | None = None) -> pl.DataFrame:
+    """A table."""
+    return _checked(path).collect()
+
+
+def scan(path: Path, spec: TableSpec | None, rows: int) -> Iterator[pl.DataFrame]:
+    """The same table, at most ``rows`` at a time; the first chunk is empty and has the columns."""
+    return slices(_checked(path), rows)
+
+
+def sink(table: pl.LazyFrame, path: Path) -> None:
+    """Write a table as it is computed."""
+    table.sink_ipc(path)
+
+
+def write(frame: pl.DataFrame, path: Path) -> None:
+    """Write a table."""
+    frame.write_ipc(path)
+
+
+def count(path: Path, fields: int) -> int:
+    """Rows."""
+    return height(_checked(path))
+
+
+def _checked(path: Path) -> pl.LazyFrame:
+    check_arrow(path)
+    return pl.scan_ipc(path, glob=False)
 
 
 class _Table:

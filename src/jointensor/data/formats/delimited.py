@@ -1,4 +1,4 @@
-"""Delimited text, plain or gzipped: every column is text, as it is written."""
+"""Delimited text, plain or gzipped: every column is text, as it is written. The format of any unknown suffix."""
 
 from __future__ import annotations
 
@@ -12,34 +12,87 @@ from typing import IO, TYPE_CHECKING
 
 import polars as pl
 
-from jointensor.data.formats.reading import unpack_gzip
+from jointensor.data.formats.base import GZIP, first_bytes, is_gzip, line_chunks, max_rows
 from jointensor.errors import DataError
 
 if TYPE_CHECKING:
     from jointensor.data.frames import TableSpec
 
-_GZIP = b"\x1f\x8b"
-_PACKED = (_GZIP, b"x\x01", b"x\x9c", b"x\xda", b"\x28\xb5\x2f\xfd")
-"""What polars would unpack by itself, however large it becomes: gzip, zlib and zstd."""
+_PACKED = (GZIP, b"x\x01", b"x\x9c", b"x\xda", b"\x28\xb5\x2f\xfd")
+"""How files begin that polars would unpack, whatever their size: gzip, zlib and zstd."""
+ALL_ROWS = 1 << 62
 _TAIL = 1 << 16
 _SNIFFED = 1 << 12
 """Characters that are enough to guess a separator; the guess takes long for long lines."""
 
 
-def read_text(path: Path, spec: TableSpec | None = None) -> pl.DataFrame:
+def read(path: Path, spec: TableSpec | None = None) -> pl.DataFrame:
     """A table; blank lines at its end are left out."""
-    line = first_line(path)
-    separator = (spec.separator if spec is not None else None) or guess_separator(path, line)
-    header = spec is None or spec.header
     try:
-        source = io.BytesIO(unpack_gzip(path)) if _is_gzip(path) else path
-        frame = pl.read_csv(source, separator=separator, has_header=header, infer_schema=False, glob=False)
+        return pl.concat([*_scan(path, spec, ALL_ROWS, whole_lines=True)])
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        separator = _separator(path, spec)
         reason = _wrong_line(path, separator) or (str(error).strip().splitlines() or ["polars gives up"])[0]
         raise DataError(f"{path} cannot be read as a table: {reason}") from None
-    frame = _without_blank_end(frame)
-    _refuse_cut_line(path, separator, frame)
-    return _named(path, frame, spec)
+
+
+def scan(path: Path, spec: TableSpec | None, rows: int) -> Iterator[pl.DataFrame]:
+    """The same table, at most ``rows`` at a time; the first chunk is empty and has the columns."""
+    return _scan(path, spec, rows, whole_lines=False)
+
+
+def sink(table: pl.LazyFrame, path: Path) -> None:
+    """Write a table as it is computed."""
+    table.sink_csv(path, separator=_written_separator(path))
+
+
+def write(frame: pl.DataFrame, path: Path) -> None:
+    """Write a table; ``.tsv`` with tabs, any other name with commas."""
+    frame.write_csv(path, separator=_written_separator(path))
+
+
+def count(path: Path, fields: int) -> int:
+    """Rows, at most."""
+    return max_rows(path, fields)
+
+
+def _written_separator(path: Path) -> str:
+    return "\t" if path.suffix == ".tsv" else ","
+
+
+def _separator(path: Path, spec: TableSpec | None) -> str:
+    return (spec.separator if spec is not None else None) or guess_separator(path, first_line(path))
+
+
+def _scan(path: Path, spec: TableSpec | None, rows: int, *, whole_lines: bool) -> Iterator[pl.DataFrame]:
+    """Chunks of a table; blank rows are held back until another row follows, since those at the end do not count."""
+    separator = _separator(path, spec)
+    empty = blank = None
+    height = 0
+    for text in line_chunks(path, quoted=True, whole_lines=whole_lines):
+        frame = _parse(text, separator, has_header=spec is None or spec.header, columns=empty)
+        if empty is None or blank is None:
+            empty = blank = frame.clear()
+            yield _named(path, empty, spec)
+        filled = frame.select(pl.any_horizontal(pl.all().is_not_null())).to_series().arg_true()
+        end = int(filled[-1]) + 1 if len(filled) else 0
+        if end:
+            for part in (blank, frame.head(end)):
+                height += part.height
+                yield from _named(path, part, spec).iter_slices(rows)
+            blank = empty
+        blank = pl.concat([blank, frame.slice(end)])
+    _refuse_cut_line(path, separator, 0 if empty is None else empty.width, height)
+
+
+def _parse(text: bytes, separator: str, *, has_header: bool, columns: pl.DataFrame | None) -> pl.DataFrame:
+    """Some lines as a table; the first lines may have a header, later ones have the ``columns`` of the first."""
+    if columns is None:
+        return pl.read_csv(io.BytesIO(text), separator=separator, has_header=has_header, infer_schema=False)
+    # a header of our own: without one, a short first line would decide how many columns there are
+    header = separator.join(f"c{n}" for n in range(columns.width)).encode()
+    frame = pl.read_csv(io.BytesIO(header + b"\n" + text), separator=separator, infer_schema=False)
+    return frame.rename(dict(zip(frame.columns, columns.columns, strict=True)))
 
 
 def _named(path: Path, frame: pl.DataFrame, spec: TableSpec | None) -> pl.DataFrame:
@@ -56,11 +109,7 @@ def _named(path: Path, frame: pl.DataFrame, spec: TableSpec | None) -> pl.DataFr
 
 def first_line(path: Path) -> str:
     """The first line of a text file; refuses files that are not text."""
-    try:
-        with _open(path) as file:
-            block = file.read(_TAIL)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} cannot be unpacked: {error} (is the file cut off?)") from None
+    block = first_bytes(path, _TAIL)
     if block.startswith(_PACKED):
         raise DataError(f"{path} is packed (twice, or not by gzip); unpack it first")
     if b"\0" in block:
@@ -93,12 +142,7 @@ def fields_of(line: str, separator: str) -> list[str]:
 
 
 def _open(path: Path) -> IO[bytes]:
-    return gzip.open(path) if _is_gzip(path) else path.open("rb")  # type: ignore[return-value]
-
-
-def _is_gzip(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(2) == _GZIP
+    return gzip.open(path) if is_gzip(path) else path.open("rb")  # type: ignore[return-value]
 
 
 def _wrong_line(path: Path, separator: str) -> str | None:
@@ -126,20 +170,15 @@ def _decoded(file: IO[bytes]) -> Iterator[str]:
         yield line.decode("utf-8")
 
 
-def _without_blank_end(frame: pl.DataFrame) -> pl.DataFrame:
-    filled = frame.select(pl.any_horizontal(pl.all().is_not_null())).to_series().arg_true()
-    return frame.head(int(filled[-1]) + 1 if len(filled) else 0)
-
-
-def _refuse_cut_line(path: Path, separator: str, frame: pl.DataFrame) -> None:
+def _refuse_cut_line(path: Path, separator: str, width: int, height: int) -> None:
     """Refuse a last line that has neither all its fields nor a line end, even where those fields are not needed."""
     with _open(path) as file:
         if isinstance(file, gzip.GzipFile):
             return  # a gzipped file that was cut does not unpack
         file.seek(max(0, path.stat().st_size - _TAIL))
         line = file.read().rpartition(b"\n")[2].decode("utf-8", errors="replace")
-    if line and '"' not in line and line.count(separator) + 1 < frame.width:
+    if line and '"' not in line and line.count(separator) + 1 < width:
         raise DataError(
-            f"{path}: the last row ({frame.height}) has {line.count(separator) + 1} of {frame.width} fields "
+            f"{path}: the last row ({height}) has {line.count(separator) + 1} of {width} fields "
             "and no line end: the file is cut off"
         )

@@ -1,4 +1,4 @@
-"""NumPy archives: ``indices``, ``values``, ``shape``, ``mode_names`` and ``labels_0, labels_1, …``.
+"""NumPy archives (``.npz``): ``indices``, ``values``, ``shape``, ``mode_names`` and ``labels_0, labels_1, …``.
 
 Needs NumPy alone. Nothing is unpickled.
 """
@@ -9,18 +9,21 @@ import math
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from jointensor.data.formats.reading import check_unpacked
+from jointensor.data.formats.base import ChunkedSource, IndexedQueries, check_positions, check_unpacked, checked
 from jointensor.data.modes import Mode, guess_order
 from jointensor.data.tensor import SparseTensor, check_whole
 from jointensor.errors import DataError
 
+CHUNKED_ARRAYS = ("indices", "values")
+"""Arrays that are read in chunks; the others are small."""
 _NPY = b"\x93NUMPY"
 _BROKEN = (
     zipfile.BadZipFile, zlib.error, ValueError, EOFError, LookupError, OSError, RuntimeError, TypeError, OverflowError,
@@ -29,7 +32,7 @@ _BROKEN = (
 """What a damaged archive makes zipfile and NumPy raise; the last ones come from reading a header as Python."""
 
 
-def read_npz(path: Path) -> SparseTensor:
+def read(path: Path) -> SparseTensor:
     """A tensor from an archive, entries in file order."""
     arrays = read_arrays(path)
     values = arrays.get("values")
@@ -40,6 +43,15 @@ def read_npz(path: Path) -> SparseTensor:
         return SparseTensor(indices, values, _modes(arrays, indices))
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
+
+
+def read_queries(path: Path, *, values: bool) -> IndexedQueries:
+    """Indices of an archive, with their own labels where it has some, and values where they are asked for."""
+    arrays = read_arrays(path)
+    if values and "values" not in arrays:
+        raise DataError(f"{path} has no array 'values' to compare with")
+    labels = [texts_of(arrays, f"labels_{n}") for n in range(arrays["indices"].shape[1])]
+    return IndexedQueries(arrays["indices"], labels, arrays["values"] if values else None)
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
@@ -101,7 +113,7 @@ def _read_array(file: IO[bytes]) -> NDArray[Any]:
     return flat.reshape(shape, order="F" if fortran else "C")
 
 
-def write_npz(tensor: SparseTensor, path: Path) -> None:
+def write(tensor: SparseTensor, path: Path) -> None:
     """Write a tensor with all it carries."""
     arrays: dict[str, NDArray[Any]] = {
         "indices": tensor.indices,
@@ -113,6 +125,110 @@ def write_npz(tensor: SparseTensor, path: Path) -> None:
     arrays |= {f"labels_{n}": np.array(mode.labels) for n, mode in enumerate(tensor.modes) if mode.labels is not None}
     with path.open("wb") as file:
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+
+
+def scan(path: Path, rows: int) -> ChunkedSource:
+    """A tensor of an archive, entries in file order, at most ``rows`` at a time; arrays are never unpacked whole."""
+    with _opened(path) as archive:
+        small, heads = _small_arrays(path, archive)
+    for name in CHUNKED_ARRAYS:
+        if name not in heads:
+            raise DataError(f"{path} has no array '{name}'; it has {', '.join([*heads, *small]) or 'none'}")
+    (entries, *more), fortran, dtype = heads["indices"]
+    if len(more) != 1 or fortran:
+        raise DataError(f"{path}: 'indices' must be (entries, modes), row by row, to be read in chunks")
+    if heads["values"][0] != (entries,):
+        raise DataError(f"{path}: values have shape {heads['values'][0]}, expected ({entries},)")
+    if not entries:
+        raise DataError(f"{path} has no entries")
+    try:
+        if "shape" not in small:
+            small["shape"] = _largest(path, rows) + 1
+        modes = _modes(small, np.empty((1, more[0]), dtype=dtype))
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+    check_positions(path, modes, entries)
+    return ChunkedSource(modes, entries, lambda: checked(path, _arrays(path, rows, *CHUNKED_ARRAYS), modes))
+
+
+def count(path: Path) -> tuple[int, int]:
+    """Entries and modes of an archive, by the header of its indices."""
+    with _opened(path) as archive:
+        _, heads = _small_arrays(path, archive)
+    shape = heads["indices"][0] if "indices" in heads else ()
+    if len(shape) != 2:
+        raise DataError(f"{path} has no array 'indices' of shape (entries, modes)")
+    return shape[0], shape[1]
+
+
+class _opened:
+    """An archive, with what a damaged one makes zipfile and NumPy raise turned into an error that names it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.stack = path, ExitStack()
+
+    def __enter__(self) -> zipfile.ZipFile:
+        try:
+            return self.stack.enter_context(zipfile.ZipFile(self.path))
+        except _BROKEN as error:
+            raise self._named(error) from None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.stack.close()
+        if isinstance(error, _BROKEN) and not isinstance(error, DataError):
+            raise self._named(error) from None
+
+    def _named(self, error: Exception) -> DataError:
+        return DataError(f"{self.path} cannot be read as a NumPy archive ({_first_line(error)})")
+
+
+Head = tuple[tuple[int, ...], bool, np.dtype[Any]]
+
+
+def _small_arrays(path: Path, archive: zipfile.ZipFile) -> tuple[dict[str, NDArray[Any]], dict[str, Head]]:
+    """Labels and the like, and the headers of what is large."""
+    members = [member for member in archive.infolist() if member.filename.endswith(".npy")]
+    check_unpacked(path, sum(member.file_size for member in members))
+    small: dict[str, NDArray[Any]] = {}
+    heads: dict[str, Head] = {}
+    for member in members:
+        name = member.filename.removesuffix(".npy")
+        if name in small or name in heads:
+            raise DataError(f"{path} has two arrays '{name}'")
+        with archive.open(member) as file:
+            if name in CHUNKED_ARRAYS:
+                heads[name] = shape, _, dtype = read_array_header(file)
+                there = member.file_size - file.tell()
+                if math.prod(shape) * dtype.itemsize != there:
+                    raise ValueError(f"{there:,} bytes for an array of shape {shape} and type {dtype}")
+            else:
+                small[name] = _read_array(file)
+    return small, heads
+
+
+def _arrays(path: Path, rows: int, *names: str) -> Iterator[list[NDArray[Any]]]:
+    """The same rows of some arrays."""
+    with _opened(path) as archive, ExitStack() as stack:
+        files = [stack.enter_context(archive.open(f"{name}.npy")) for name in names]
+        heads = [read_array_header(file) for file in files]
+        for start in range(0, heads[0][0][0], rows):
+            count = min(rows, heads[0][0][0] - start)
+            yield [_rows(file, head, count) for file, head in zip(files, heads, strict=True)]
+
+
+def _rows(file: IO[bytes], head: Head, count: int) -> NDArray[Any]:
+    (_, *more), _, dtype = head
+    wanted = count * int(np.prod(more, dtype=np.int64)) * dtype.itemsize
+    data = file.read(wanted)
+    if len(data) != wanted:
+        raise ValueError(f"{len(data):,} bytes where {wanted:,} were promised")
+    return np.frombuffer(data, dtype=dtype).reshape(count, *more)
+
+
+def _largest(path: Path, rows: int) -> NDArray[np.int64]:
+    """Largest index of every mode, ``(modes,)``."""
+    tops = [indices.max(axis=0) for (indices,) in _arrays(path, rows, "indices")]
+    return np.maximum(np.max(tops, axis=0).astype(np.int64), 0)
 
 
 def _modes(arrays: dict[str, NDArray[Any]], indices: NDArray[Any]) -> tuple[Mode, ...]:

@@ -1,5 +1,5 @@
-"""Whether a Parquet file fits together: polars takes places and sizes in it for granted, and ends the process where
-they lead nowhere.
+"""Parquet files, checked before polars reads them: it trusts offsets and sizes in a file, and a wrong one ends the
+process.
 
 The file: ``PAR1``, pages, a description of them, its length, ``PAR1``. The description is Thrift's compact protocol:
 structures whose fields have numbers.
@@ -8,15 +8,22 @@ structures whose fields have numbers.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from jointensor.data.formats.reading import check_unpacked
+import polars as pl
+
+from jointensor.data.formats.base import check_unpacked
+from jointensor.data.formats.slices import height, slices
 from jointensor.errors import DataError
 
+if TYPE_CHECKING:
+    from jointensor.data.frames import TableSpec
+
 MAGIC = b"PAR1"
-DEEPEST = 64
-"""Structures within structures."""
+MAX_NESTING = 64
+"""Depth of nested structures."""
 BOOLEANS, BYTE, NUMBERS, DOUBLE, TEXT, LISTS, STRUCTURE = (1, 2), 3, (4, 5, 6), 7, 8, (9, 10), 12
 """Kinds of fields."""
 ROW_GROUPS, ROWS = 4, 3
@@ -28,6 +35,36 @@ PAGE_UNPACKED, PAGE_PACKED, LABELS, PAGES = 2, 3, 7, (5, 7, 8)
 """Of what is written before a page: its sizes, and what is known of it by its kind, whose first fields are counts."""
 HEAD = 1 << 13
 """Bytes that are enough for what is written before a page, unless it has long texts in it."""
+
+
+def read(path: Path, spec: TableSpec | None = None) -> pl.DataFrame:
+    """A table."""
+    return _checked(path).collect()
+
+
+def scan(path: Path, spec: TableSpec | None, rows: int) -> Iterator[pl.DataFrame]:
+    """The same table, at most ``rows`` at a time; the first chunk is empty and has the columns."""
+    return slices(_checked(path), rows)
+
+
+def sink(table: pl.LazyFrame, path: Path) -> None:
+    """Write a table as it is computed."""
+    table.sink_parquet(path)
+
+
+def write(frame: pl.DataFrame, path: Path) -> None:
+    """Write a table."""
+    frame.write_parquet(path)
+
+
+def count(path: Path, fields: int) -> int:
+    """Rows."""
+    return height(_checked(path))
+
+
+def _checked(path: Path) -> pl.LazyFrame:
+    check_parquet(path)
+    return pl.scan_parquet(path, glob=False)
 
 
 class _WrongError(Exception):
@@ -66,7 +103,7 @@ class _Thrift:
 
     def structure(self, deep: int = 0) -> dict[int, Any]:
         """Fields by their numbers; those that are not needed are ``None``."""
-        if deep > DEEPEST:
+        if deep > MAX_NESTING:
             raise _WrongError("its description does not end")
         fields: dict[int, Any] = {}
         number = 0
@@ -101,7 +138,7 @@ class _Thrift:
         head = self.data[self.at]
         self.at += 1
         count = head >> 4 if head >> 4 < 15 else self.whole()
-        if count > len(self.data) - self.at or deep > DEEPEST:
+        if count > len(self.data) - self.at or deep > MAX_NESTING:
             raise _WrongError("a list in its description does not end")
         return [self.value(head & 15, deep + 1, listed=True) for _ in range(count)]
 

@@ -18,7 +18,18 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from jointensor.data.formats.reading import unpack_gzip
+from jointensor.data.formats.base import (
+    Chunk,
+    ChunkedSource,
+    IndexedQueries,
+    NeedsWholeTable,
+    check_positions,
+    checked,
+    first_bytes,
+    line_chunks,
+    max_rows,
+    unpack_gzip,
+)
 from jointensor.data.modes import Mode, guess_order
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import DataError
@@ -30,7 +41,7 @@ _BEGINNINGS = tuple(bytes([byte]) for byte in b"0123456789#+-.")
 """First bytes of text; polars would unpack what begins like a packed file, however large it becomes."""
 
 
-def read_tns(path: Path) -> SparseTensor:
+def read(path: Path) -> SparseTensor:
     """A tensor from ``.tns`` or ``.tns.gz``, entries in file order."""
     numbers = _read_numbers(path)
     indices = numbers[:, :-1] - 1
@@ -47,7 +58,7 @@ def read_tns(path: Path) -> SparseTensor:
         raise DataError(f"{path}: {error}") from None
 
 
-def write_tns(tensor: SparseTensor, path: Path) -> None:
+def write(tensor: SparseTensor, path: Path) -> None:
     """Write ``.tns`` or ``.tns.gz``, and a ``.map`` file beside it for every labelled mode."""
     _refuse_line_ends(tensor)
     table = pl.DataFrame({f"i{n}": tensor.indices[:, n].astype(np.int64) + 1 for n in range(tensor.n_modes)})
@@ -59,6 +70,58 @@ def write_tns(tensor: SparseTensor, path: Path) -> None:
             name = mode.name.replace("/", _SLASH)
             lines = "".join(f"{label}\n" for label in mode.labels)
             path.with_name(f"{stem}.mode-{n + 1}-{name}.map").write_bytes(lines.encode())
+
+
+def scan(path: Path, rows: int) -> ChunkedSource:
+    """A tensor from ``.tns`` or ``.tns.gz``, entries in file order, a block of lines at a time."""
+    entries, top = 0, None
+    try:
+        for numbers in _number_chunks(path):
+            entries += len(numbers)
+            most = numbers[:, :-1].max(axis=0)
+            top = most if top is None else np.maximum(top, most)
+    except NeedsWholeTable as error:
+        raise DataError(f"{path}: {error}") from None
+    if top is None:
+        raise DataError(f"{path} has no entries")
+    maps = read_maps(path, len(top))
+    modes = tuple(mode_of(int(size) - 1, *maps.get(n, (f"mode_{n}", None))) for n, size in enumerate(top))
+    check_positions(path, modes, entries)
+
+    def parts() -> Iterator[Chunk]:
+        return checked(path, ((numbers[:, :-1] - 1, numbers[:, -1]) for numbers in _number_chunks(path)), modes)
+
+    return ChunkedSource(modes, entries, parts)
+
+
+def _number_chunks(path: Path) -> Iterator[NDArray[np.float64]]:
+    """All lines as numbers, ``(entries, modes + 1)`` at a time."""
+    line, fields = 1, 0
+    for text in line_chunks(path):
+        numbers = numbers_of(path, text, line)
+        line += text.count(b"\n")
+        if not len(numbers):
+            continue
+        fields = fields or numbers.shape[1]
+        if numbers.shape[1] != fields or fields < 3:
+            raise DataError(f"{path}: a line before line {line} has {numbers.shape[1]} fields, the first has {fields}")
+        indices = numbers[:, :-1]
+        if not (np.isfinite(indices) & (indices == np.floor(indices)) & (indices >= 1)).all():
+            raise DataError(f"{path}: an index before line {line} is not a whole number from 1 on")
+        yield numbers
+
+
+def count(path: Path) -> tuple[int, int]:
+    """Entries, at most, and modes, by the size of the file and its first line."""
+    _, first = next(_data_lines(first_bytes(path, 1 << 16)), (0, ""))
+    modes = max(len(first.split()) - 1, 1)
+    return max_rows(path, modes + 1), modes
+
+
+def read_queries(path: Path, *, values: bool) -> IndexedQueries:
+    """Indices of a file, with the labels of its ``.map`` files, and values where they are asked for."""
+    tensor = read(path)
+    return IndexedQueries(tensor.indices, [mode.labels for mode in tensor.modes], tensor.values if values else None)
 
 
 def mode_of(top: int, name: str, labels: tuple[str, ...] | None) -> Mode:

@@ -1,7 +1,6 @@
-"""Tables and ``.tns`` files in chunks: two passes, one for labels and one for codes. Labels are held in memory.
+"""Tables as tensors in chunks: one pass for labels, which are held in memory, and one for codes.
 
-Entries are what they would be if the file were read whole: those of a table sorted by index, rows that share a cell
-merged by its rule; those of a ``.tns`` file in its order.
+Cells are those of the table read whole: sorted by index, rows that share a cell merged by its rule.
 """
 
 from __future__ import annotations
@@ -15,18 +14,15 @@ import numpy as np
 import polars as pl
 
 from jointensor.data.external_sort import ROWS, CellFile, merged, records_of
-from jointensor.data.formats.npz_chunks import ChunkedSource, checked
-from jointensor.data.formats.reading import check_positions
-from jointensor.data.formats.streaming import NotInParts, PartKinds
-from jointensor.data.formats.tns import mode_of, numbers_of, read_maps
-from jointensor.data.formats.unmapped import line_chunks, read_plainly
+from jointensor.data.formats import scan_table
+from jointensor.data.formats.base import Chunk, ChunkedSource, NeedsWholeTable, checked
 from jointensor.data.frames import ABSENCE, TableSpec, coded, make_mode, refuse_missing, values_of
 from jointensor.data.modes import Mode
-from jointensor.data.shard_writer import Chunk
+from jointensor.data.row_wise import ChunkTypes
 from jointensor.errors import DataError, JointensorError
 
 
-def scan_table(path: Path, spec: TableSpec, rows: int, scratch: Path, held: int = ROWS) -> ChunkedSource:
+def scan_table_source(path: Path, spec: TableSpec, rows: int, scratch: Path, held: int = ROWS) -> ChunkedSource:
     """A table as a tensor.
 
     Parameters
@@ -47,29 +43,28 @@ def scan_table(path: Path, spec: TableSpec, rows: int, scratch: Path, held: int 
     """
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
-    parts = _Parts(path, spec, rows)
+    table = _TableChunks(path, spec, rows)
     try:
-        modes = parts.modes()
+        modes = table.modes()
         cells = CellFile(scratch / "cells", len(modes))
-        for records in parts.records(modes):
+        for records in table.records(modes):
             cells.append(records)
-        rule = "count" if parts.counting else spec.duplicates
+        rule = "count" if table.counting else spec.duplicates
         chunks = [_keep(scratch, k, chunk) for k, chunk in enumerate(merged(cells, modes, rule, held))]
-    except NotInParts as error:
+    except NeedsWholeTable as error:
         raise DataError(
-            f"{path} cannot be read in parts ({error}); give a plain file whose rows speak for themselves, or leave "
-            "out --memory"
+            f"{path} cannot be read in chunks ({error}); change the column or expression, or leave out --memory"
         ) from None
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise DataError(f"{path} cannot be read as a table: {str(error).strip().splitlines()[0]}") from None
-    notes = ((ABSENCE,) if parts.counting else ()) + tuple(parts.notes)
+    notes = ((ABSENCE,) if table.counting else ()) + tuple(table.notes)
     entries = sum(count for _, count in chunks)
-    resolved = replace(spec, modes=tuple(parts.expressions))
+    resolved = replace(spec, modes=tuple(table.expressions))
     return ChunkedSource(modes, entries, lambda: _kept(path, modes, [name for name, _ in chunks]), resolved, notes)
 
 
-class _Parts:
-    """A table read in parts, as often as it takes."""
+class _TableChunks:
+    """A table read in table, as often as it takes."""
 
     def __init__(self, path: Path, spec: TableSpec, rows: int) -> None:
         self.path, self.spec, self.rows = path, spec, rows
@@ -96,27 +91,27 @@ class _Parts:
 
     def _labels(self) -> Iterator[tuple[pl.DataFrame, list[pl.Series]]]:
         """Parts of the table, and the labels of their rows."""
-        kinds, row = None, 0
-        for frame in read_plainly(self.path, self.spec, self.rows):
-            if kinds is None:
-                kinds = PartKinds(frame, self.expressions)
+        types, row = None, 0
+        for frame in scan_table(self.path, self.spec, self.rows):
+            if types is None:
+                types = ChunkTypes(frame, self.expressions)
                 self.counting = self.spec.counts_rows(frame)
             if not frame.height:
                 continue
             try:
-                yield frame, self._evaluate(kinds, frame)
+                yield frame, self._evaluate(types, frame)
             except JointensorError as error:
                 where = f" (rows counted from {row:,} on)" if row else ""
                 raise DataError(f"{self.path}: {error}{where}") from None
             row += frame.height
 
-    def _evaluate(self, kinds: PartKinds, frame: pl.DataFrame) -> list[pl.Series]:
-        whole, before = kinds.whole(frame)
+    def _evaluate(self, types: ChunkTypes, frame: pl.DataFrame) -> list[pl.Series]:
+        whole, before = types.with_witnesses(frame)
         labels = []
         for n, expression in enumerate(self.expressions):
             column, resolved, notes = expression.evaluate(whole)
             if expression.format is not None and resolved.format != expression.format:
-                raise NotInParts("dates are not written alike in all of it")
+                raise NeedsWholeTable("dates are not written alike in all of it")
             column = column.slice(before)
             refuse_missing(column, f"mode '{expression.name}'")
             self.expressions[n] = resolved
@@ -139,42 +134,3 @@ def _kept(path: Path, modes: tuple[Mode, ...], files: list[Path]) -> Iterator[Ch
                 yield arrays["indices"], arrays["values"]
 
     return checked(path, stored(), modes)
-
-
-def scan_tns(path: Path) -> ChunkedSource:
-    """A ``.tns`` or ``.tns.gz`` file in its order."""
-    entries, top = 0, None
-    try:
-        for numbers in _tns_chunks(path):
-            entries += len(numbers)
-            most = numbers[:, :-1].max(axis=0)
-            top = most if top is None else np.maximum(top, most)
-    except NotInParts as error:
-        raise DataError(f"{path}: {error}") from None
-    if top is None:
-        raise DataError(f"{path} has no entries")
-    maps = read_maps(path, len(top))
-    modes = tuple(mode_of(int(size) - 1, *maps.get(n, (f"mode_{n}", None))) for n, size in enumerate(top))
-    check_positions(path, modes, entries)
-    return ChunkedSource(modes, entries, lambda: _tns_scan(path, modes))
-
-
-def _tns_scan(path: Path, modes: tuple[Mode, ...]) -> Iterator[Chunk]:
-    return checked(path, ((numbers[:, :-1] - 1, numbers[:, -1]) for numbers in _tns_chunks(path)), modes)
-
-
-def _tns_chunks(path: Path) -> Iterator[np.ndarray]:
-    """All lines as numbers, ``(entries, modes + 1)`` at a time."""
-    line, fields = 1, 0
-    for text in line_chunks(path):
-        numbers = numbers_of(path, text, line)
-        line += text.count(b"\n")
-        if not len(numbers):
-            continue
-        fields = fields or numbers.shape[1]
-        if numbers.shape[1] != fields or fields < 3:
-            raise DataError(f"{path}: a line before line {line} has {numbers.shape[1]} fields, the first has {fields}")
-        indices = numbers[:, :-1]
-        if not (np.isfinite(indices) & (indices == np.floor(indices)) & (indices >= 1)).all():
-            raise DataError(f"{path}: an index before line {line} is not a whole number from 1 on")
-        yield numbers

@@ -1,0 +1,129 @@
+"""Queries and test entries: entries of a file over the modes of a tensor that is there already.
+
+Polars is imported where a table is read: archives need NumPy alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jointensor.data.formats import check_file, format_of, read_table
+from jointensor.data.modes import UNSEEN, Mode
+from jointensor.data.tensor import check_whole
+from jointensor.errors import DataError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from jointensor.data.frames import TableSpec
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Entries to predict, in file order."""
+
+    indices: NDArray[np.integer]
+    """Shape ``(queries, modes)``, -1 for labels the tensor does not have."""
+    values: NDArray[np.floating[Any]] | None
+    """Observed values, if they were requested."""
+    frame: pl.DataFrame | None = None
+    """The table as it was read, for tables."""
+    given: NDArray[np.integer] | None = None
+    """The indices as they were written, for archives."""
+
+
+def read_queries(path: Path | str, modes: tuple[Mode, ...], spec: TableSpec | None, *, values: bool) -> Queries:
+    """Entries to predict or, with ``values``, to compare with, in any readable format."""
+    path = Path(path)
+    check_file(path)
+    kind = format_of(path)
+    if kind.tensor:
+        found = kind.module.read_queries(path, values=values)
+        return Queries(_within(found.indices, modes, found.labels, path), found.values, given=found.indices)
+    from jointensor.data.frames import encode_frame, query_values  # noqa: PLC0415
+
+    frame = read_table(path, query_spec(path, spec))
+    try:
+        indices = encode_frame(frame, modes, spec)
+        return Queries(indices, query_values(frame, spec) if values else None, frame)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+
+
+def read_entries(
+    path: Path | str, modes: tuple[Mode, ...], spec: TableSpec | None
+) -> tuple[NDArray[np.integer], NDArray[Any]]:
+    """Indices (-1 for labels that ``modes`` do not have) and values.
+
+    Rows that share a cell are merged, and events counted, by the rule that made the tensor.
+    """
+    path = Path(path)
+    if spec is not None and path.is_file() and not format_of(path).tensor:
+        frame = read_table(path, spec)
+        raw = all(e.text in frame.columns or set(e.columns()) <= set(frame.columns) for e in spec.modes)
+        if raw and (spec.counts_rows(frame) or spec.duplicates != "error"):
+            from jointensor.data.frames import frame_to_cells  # noqa: PLC0415 - polars only for tables
+
+            cells = frame_to_cells(frame, spec)
+            return positions(cells.indices, cells.modes, modes), cells.values
+    queries = read_queries(path, modes, spec, values=True)
+    values = np.asarray(queries.values, dtype=np.float64)
+    if values.shape != (len(queries.indices),):
+        raise DataError(f"{path}: {values.shape} values for {len(queries.indices)} entries")
+    if not np.isfinite(values).all():
+        row = int(np.argmin(np.isfinite(values)))
+        raise DataError(f"{path}: entry {row} has the value {values[row]}; values must be finite")
+    return queries.indices, values
+
+
+def positions(indices: NDArray[np.integer], modes: tuple[Mode, ...], other: tuple[Mode, ...]) -> NDArray[np.int64]:
+    """Indices over some modes as indices over other modes, matched by label; ``(entries, modes)``."""
+    columns = []
+    for n, (own, target) in enumerate(zip(modes, other, strict=True)):
+        table = target.encode(own.label(i) for i in range(own.size))  # (I_n,)
+        columns.append(table[indices[:, n]])
+    return np.stack(columns, axis=1)
+
+
+def query_spec(path: Path, spec: TableSpec | None) -> TableSpec | None:
+    """The rules for a table of queries: it may have a header where the source had none."""
+    if spec is None or format_of(path).name != "delimited":
+        return spec
+    from jointensor.data.formats.delimited import fields_of, first_line, guess_separator  # noqa: PLC0415
+
+    line = first_line(path)
+    separator = spec.separator if spec.separator and spec.separator in line else guess_separator(path, line)
+    spec = replace(spec, separator=separator)
+    fields = set(fields_of(line, separator))
+    named = all(mode.name in fields or fields.issuperset(mode.columns(fields)) for mode in spec.modes)
+    return replace(spec, header=True, columns=None) if named else spec
+
+
+def _within(
+    indices: NDArray[Any], modes: tuple[Mode, ...], labels: Sequence[Sequence[str] | None], path: Path
+) -> NDArray[np.int64]:
+    """Indices of queries, by label where their file has ``labels``; what the tensor does not have is -1."""
+    if indices.ndim != 2 or indices.shape[1] != len(modes):
+        raise DataError(f"{path}: queries have shape {indices.shape}, the tensor has {len(modes)} modes")
+    try:
+        check_whole(indices, [mode.name for mode in modes])
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+    if (indices < 0).any():
+        row, n = np.argwhere(indices < 0)[0]
+        raise DataError(
+            f"{path}: query {row} has index {int(indices[row, n])} for mode '{modes[n].name}'; indices start at 0"
+        )
+    found = np.full(indices.shape, UNSEEN, dtype=np.int64)  # (queries, modes)
+    for n, (mode, own) in enumerate(zip(modes, labels, strict=True)):
+        table = None if own is None or mode.labels is None else mode.encode(own)  # (labels of the queries,)
+        known = indices[:, n] < (mode.size if table is None else len(table))
+        positions = indices[known, n].astype(np.int64)
+        found[known, n] = positions if table is None else table[positions]
+    return found
