@@ -15,12 +15,14 @@ call chains
     inside functions and re-exports too). ``x.m`` resolves in the class of x, its bases and its subclasses, where
     annotations, constructors and ``self`` tell that class; a protocol stands for every class with all its methods.
     Where the class of x is unknown, ``x.m`` resolves only if a single class and its subclasses have an attribute m.
-    A class stands for its ``__init__`` and ``__post_init__``. Functions of ``kernels`` are not followed. Functions
+    A class stands for its ``__init__`` and ``__post_init__``. A field that is called stands for the functions that are
+    passed where its class is constructed. Functions of ``kernels`` are not followed. Functions
     that call each other in a circle count as one step. ``shortest`` and ``longest`` count the functions on a chain
     from ``--start`` to a call of ``--target`` (or of a value of type ``--target-type``), both ends included.
 classes that train
-    Classes with a method ``epoch``, ``sweep``, ``sample`` or ``fit``, and their subclasses, without protocols. Those
-    with one of the first three, which pass over the entries themselves, are also counted apart.
+    Classes with a method ``epoch``, ``sweep`` or ``fit``, and their subclasses, without protocols. Those with one of
+    the first two, which pass over the entries themselves, are also counted apart. ``sample`` is not among them: in
+    every version so far it draws entries or figures, and trains nothing.
 modules with a single importer
     Modules, other than ``__init__`` and ``__main__``, that exactly one other module of the package imports.
 numeric constants
@@ -42,7 +44,7 @@ from typing import Any
 
 import numpy as np
 
-PASSES = {"epoch", "sweep", "sample"}
+PASSES = {"epoch", "sweep"}
 TRAINING_METHODS = {*PASSES, "fit"}
 SETTINGS_ENDINGS = ("Recipe", "Settings", "Config", "Limits")
 TARGET = "row solve"
@@ -185,6 +187,7 @@ class Calls:
             for attribute in {*one.methods, *fields_of(one)}:
                 self.definers[attribute].add(one.name)
         self.fields = {name: self._field_types(one) for name, one in package.classes.items()}
+        self.passed = self._passed_functions()
         self.edges = {
             name: set(self._called(name, node))
             for name, node in package.functions.items()
@@ -202,6 +205,10 @@ class Calls:
         for part in (part for statement in node.body for part in ast.walk(statement)):
             if isinstance(part, ast.Call) and self._is_target(part.func, module, local):
                 yield TARGET
+            elif isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute):
+                for owner in self._types(part.func.value, module, local):
+                    if part.func.attr in set(fields_of(self.package.classes[owner])):
+                        yield from self.passed[owner]
             elif isinstance(part, ast.Attribute | ast.Name):
                 found = None if first_name(part) in local else self.package.resolve(module, part)
                 if found in self.package.functions:
@@ -210,6 +217,20 @@ class Calls:
                     yield from self._methods(self.package.ancestors(found), "__init__", "__post_init__")
                 elif isinstance(part, ast.Attribute):
                     yield from self._methods_of(part, module, local)
+
+    def _passed_functions(self) -> dict[str, set[str]]:
+        """Functions among the arguments of the constructors of every class."""
+        passed: dict[str, set[str]] = defaultdict(set)
+        for module in self.package.modules.values():
+            for node in ast.walk(module.tree):
+                called = self.package.resolve(module, node.func) if isinstance(node, ast.Call) else None
+                if called in self.package.classes:
+                    given = [*node.args, *(keyword.value for keyword in node.keywords)]
+                    for part in (part for one in given for part in ast.walk(one)):
+                        found = self.package.resolve(module, part)
+                        if found in self.package.functions:
+                            passed[called].add(found)
+        return passed
 
     def _is_target(self, called: ast.AST, module: Module, local: dict[str, set[str]]) -> bool:
         types = {name.rpartition(".")[2] for name in self._types(called, module, local)}
@@ -511,7 +532,7 @@ def rows_of(figures: dict[str, Any]) -> dict[str, str]:
         "longest call chain to a row solve": str(chain["longest"]),
         "shortest call chain to a row solve": str(chain["shortest"]),
         "classes that train": str(len(figures["classes_that_train"])),
-        "  by epoch, sweep or sample": str(len(figures["classes_that_pass_over_entries"])),
+        "  by epoch or sweep": str(len(figures["classes_that_pass_over_entries"])),
         "modules with a single importer": str(len(figures["single_importers"])),
         "numeric constants outside settings": str(figures["constants_outside_settings"]),
         "  of modules": str(constants["module"]),
