@@ -159,9 +159,10 @@ class SecondsBudget(Budget):
         return lambda: self._remaining_here(share) - spare > self._settings.refit_margin * cost
 
     def time_limit(self, candidate: Candidate | None = None, *, reserve: bool = True) -> float:
-        """What is left, and not more than the candidate's share; at least a second."""
+        """What is left, and not more than the candidate's share; at least a moment."""
         left = self._remaining_here(self._fit_share if reserve else 1.0)
-        return max(left if candidate is None else min(left, self.max_cost(candidate)), 1.0)
+        most = left if candidate is None else min(left, self.max_cost(candidate))
+        return max(most, self._settings.min_fit_seconds)
 
     @property
     def exhausted(self) -> bool:

@@ -57,8 +57,7 @@ def residual_plan(
     short
         Whether only what takes next to no time is tried, after an interruption.
     """
-    # Tables that are refitted know the other entries already: tables of residuals would repeat them.
-    tables = bool(len(data.untouched)) or stack.tabulated_share(results) < 0.5
+    tables = bool(len(data.untouched)) or stack.tabulated_share(results) < settings.max_tabulated_share
     if short:
         return ResidualPlan(tables)
     affordable = budget.remaining(settings.overtime_share) > prediction_cost

@@ -95,26 +95,26 @@ def search(  # noqa: PLR0913 - everything that decides a search
     """
     settings = SETTINGS if settings is None else settings
     data = fold_entries(tensor, groups, seed, settings)
-    purse = make_budget(budget, budget_fits, clock, processes, settings)
+    limit = make_budget(budget, budget_fits, clock, processes, settings)
     interruption = Interruption(stopping, processes, on_note)
     options = FitOptions(seed, device, engine, groups, settings=settings)
     fingerprint = "" if store is None else fingerprint_of(tensor, __version__, seed, groups, settings)
     fitter = CrossFitter(
-        data, purse, options, FitStore(store, fingerprint, on_note), interruption, processes, on_note, clock
+        data, limit, options, FitStore(store, fingerprint, on_note), interruption, processes, on_note, clock
     )
     offered = candidates_for(data.tensor, settings) if candidates is None else candidates
-    screening = Screening(data, purse, fitter, offered, processes, settings, on_note)
+    screening = Screening(data, limit, fitter, offered, processes, settings, on_note)
 
     results = _cross_fitted(screening, fitter, interruption)
     mix = interruption.complete(partial(stack, data, results, processes, settings))
     members = [results[name] for name in mix.weights]
-    later = purse.cost_of_seconds(prediction_seconds(data, members, len(mix.folds), settings))
-    refitting = Refitting(fitter, purse, interruption, settings, on_note)
+    later = limit.cost_of_seconds(prediction_seconds(data, members, len(mix.folds), settings))
+    refitting = Refitting(fitter, limit, interruption, settings, on_note)
     parts = refitting.refit(fold_parts(members), results, data.tensor, spare=later)
     bare = interruption.complete(partial(_ensemble, data, results, mix, parts))
 
     def residual_stage() -> ResidualStack:
-        plan = residual_plan(data, mix, results, purse, later, settings, short=interruption.happened)
+        plan = residual_plan(data, mix, results, limit, later, settings, short=interruption.happened)
         return fit_residual_models(data, mix, bare, plan)
 
     models = interruption.complete(residual_stage)
@@ -123,7 +123,7 @@ def search(  # noqa: PLR0913 - everything that decides a search
     predictor = interruption.complete(partial(calibrated, data, predictor, *left_out, seed, settings))
     parts = refitting.refit_with_untouched(parts, results, data)
     predictor = interruption.complete(partial(_final_ensemble, data, results, mix, parts, predictor))
-    outcome = "interrupted" if interruption.happened else "budget" if purse.exhausted else "converged"
+    outcome = "interrupted" if interruption.happened else "budget" if limit.exhausted else "converged"
     return explain(data, results, mix, predictor, models.names, left_out, outcome)
 
 

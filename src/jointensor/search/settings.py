@@ -25,6 +25,8 @@ class SearchSettings:
     """A family whose squared error is this many times the lowest one is not tried any further."""
     reserve_share: float = 0.12
     """Share of a budget in seconds that is kept for stacking, residual models and calibration."""
+    min_fit_seconds: float = 1.0
+    """Seconds that every fit may take, however little is left of the budget: one that is stopped at once is useless."""
     short_fit_cost: float = 0.1
     """Cost of a short fit as a share of a whole one, in a budget of fits: 2 epochs of 24 to 120."""
 
@@ -45,6 +47,9 @@ class SearchSettings:
     """Share of the squared error that a further draw must remove."""
 
     # --- residual models
+    max_tabulated_share: float = 0.5
+    """Weight of members with tables from which tables of residuals are not tried on small tensors: refitted tables know
+    the other entries already."""
     knn_share: float = 0.5
     """Share of the remaining seconds that the search for nearest neighbours may take."""
     overtime_share: float = 1.25
