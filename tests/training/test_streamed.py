@@ -51,7 +51,13 @@ def dealt(tmp_path, tensor):
 
 @pytest.mark.parametrize("engine", ["reference", "numba"])
 @pytest.mark.parametrize(
-    ("spec", "memory"), [("mean+bias+cp:3", 10**9), ("cp:2+mean+pairs:2", 2000), ("mean+bias+fm:2+cp:2", 2000)]
+    ("spec", "memory"),
+    [
+        ("mean+bias+cp:3", 10**9),
+        ("cp:2+mean+pairs:2", 2000),
+        ("mean+bias+fm:2+cp:2", 2000),
+        ("bias+cp:2+fm:2+smooth:2+cyclic:0", 2000),
+    ],
 )
 def test_sweeps_from_disk_are_those_in_memory(dealt, parts, engine, spec, memory):
     kernels = pick_engine(engine, "cpu")
@@ -191,7 +197,7 @@ def test_the_time_may_be_up_in_the_middle_of_a_pass(dealt, parts):
 
 def test_what_needs_all_entries_is_refused(dealt, parts):
     default = make_recipe("default")
-    for spec in ("cp:2+tables", "cp:2+local:1", "fm:2+implicit:0/1", "tucker:2", "cp:2+smooth:1"):
+    for spec in ("cp:2+tables", "cp:2+local:1", "fm:2+implicit:0/1", "tucker:2"):
         with pytest.raises(ConfigError, match="needs all entries in memory"):
             check_streamable(spec, default)
     with pytest.raises(ConfigError, match="gibbs needs all entries"):

@@ -134,12 +134,15 @@ class SystemsOnDisk:
 
     def solve_rows(self, k: int, prior: RowPrior, out: Tensor, rows: slice, *, noise: float, last: bool) -> None:
         """Add up the systems of some rows at a time and solve them."""
-        self.squares, solved = 0.0, torch.empty_like(out)
+        self.squares, solved, term = 0.0, torch.empty_like(out), term_of(self.block)
+        unused = torch.ones(len(out), 1, dtype=torch.bool)
+        unused[rows] = False
+        before = torch.zeros_like(out) if term.sums else self.block.tables[k].clone()  # of rows that are not used
         for some in self._ranges(out):
-            systems = self._add_up(Rows(term_of(self.block), k, some))
+            systems = self._add_up(Rows(term, k, some))
             part = slice(some.start, some.stop)
             solved[part] = _solve(systems, prior, part)
-            self.squares += _squared_error(systems, solved[part])
+            self.squares += _squared_error(systems, torch.where(unused[part], before[part], solved[part]))
         out.copy_(solved)
 
     def evaluate(self) -> None:

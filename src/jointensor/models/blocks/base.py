@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,9 @@ from torch.func import functional_call
 
 from jointensor.errors import ConfigError
 from jointensor.models.blocks.growth import NewEntries
+
+if TYPE_CHECKING:
+    from jointensor.models.blocks.smooth import Neighbours
 
 SMALL_START = 0.1
 """Standard deviation of factors that are multiplied in pairs at the start, in roots of the values' spread: small, so
@@ -205,8 +208,8 @@ class Kind:
     """Whether samplers draw it together with the other blocks instead."""
     requires: tuple[str, str] | None = None
     """Name of another kind without which this one has no meaning, and the reason."""
-    neighbours: Any = None
-    """A prior on the rows of neighbouring labels: :class:`jointensor.models.blocks.smooth.Neighbours`."""
+    neighbours: Neighbours | None = None
+    """A prior by which rows of neighbouring labels are alike."""
     check_ranks: Callable[[Sequence[int], int], None] = lambda ranks, n_modes: None
     """Refuses ranks that do not go with the number of modes."""
 

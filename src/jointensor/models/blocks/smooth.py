@@ -24,5 +24,14 @@ class Neighbours:
         return (before + after) / 2
 
 
-register(Kind("smooth", ("smooth:A",), "smooth:A with one mode", some_modes(1, 1), neighbours=Neighbours(cyclic=False)))
-register(Kind("cyclic", ("cyclic:A",), "cyclic:A with one mode", some_modes(1, 1), neighbours=Neighbours(cyclic=True)))
+for _name, _cyclic in (("smooth", False), ("cyclic", True)):
+    register(
+        Kind(
+            _name,
+            (f"{_name}:A",),
+            f"{_name}:A with one mode",
+            some_modes(1, 1),
+            streamable=True,
+            neighbours=Neighbours(_cyclic),
+        )
+    )
