@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count, pairwise
 
@@ -308,6 +309,31 @@ def test_fits_in_two_threads_with_one_seed_are_the_fit_of_one_alone(parts, recip
         for found in pool.map(run, models):
             assert_same(found, wanted)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_models_that_are_made_in_other_threads_do_not_disturb_a_fit(parts):
+    """Layers are made with torch's global random state, which the fits of other threads use under a lock."""
+
+    def run(_):
+        model = JointModel(parts.train.shape, (2, 3), nonlinear=Noisy)
+        return fit(model, parts, RECIPES["paper"], seed=5, device="cpu", engine="reference")
+
+    with torch.random.fork_rng(devices=[]):
+        wanted, done = run(0), threading.Event()
+
+        def make_models():
+            while not done.is_set():
+                JointModel(parts.train.shape, (2, 3))
+
+        with ThreadPoolExecutor(3) as pool:
+            making = pool.submit(make_models)
+            try:
+                found = list(pool.map(run, range(2)))
+            finally:
+                done.set()
+            making.result()
+    for one in found:
+        assert_same(one, wanted)
 
 
 def test_torchs_global_random_state_is_left_alone(parts, tmp_path):

@@ -17,6 +17,7 @@ from jointensor.models.factors import Factors
 from jointensor.models.multilinear import Multilinear
 from jointensor.models.nonlinear.base import describe_nonlinear, make_nonlinear
 from jointensor.models.size import describe_model, within_memory
+from jointensor.random_state import GLOBAL_RANDOM
 
 LINKS: dict[str, Callable[[Tensor], Tensor]] = {"identity": lambda score: score, "softplus": nn.functional.softplus}
 """How the score g + f becomes a value: unchanged, or made positive for losses that need it."""
@@ -77,7 +78,8 @@ class JointModel(nn.Module):
         self.link = "identity"
         if len(self.shape) < 2:
             raise ConfigError(f"a tensor has at least two modes, shape {self.shape} has {len(self.shape)}")
-        with within_memory(describe_model(self.shape, self.rank)):
+        # layers draw from torch's global random state, which a fit in another thread may use at the moment
+        with GLOBAL_RANDOM, within_memory(describe_model(self.shape, self.rank)):
             g = Multilinear(self.shape, self.linear)
             self.multilinear = g if len(g.blocks) else None
             self.nonlinear = NonlinearHalf(self.shape, self.rank[1], nonlinear) if self.rank[1] else None
