@@ -95,7 +95,7 @@ def _batch(tally: Tally, reader: str, start: int, stop: int, seed: int, *, kept:
         if code == 0:
             tally.read += stop - start
             return stop
-        told = noise.read_text(errors="replace")
+        told = noise.read_text(errors="replace", encoding="utf-8")
         if here < start + 1:
             raise RuntimeError(f"the process for {reader} did not begin: {told[-2000:]}")
         tally.read += here - start

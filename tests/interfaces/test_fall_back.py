@@ -106,13 +106,13 @@ def test_a_comparison_trains_as_the_paper_does_unless_it_is_told_otherwise(cli, 
     assert CompareConfig("here.npz", ("cp:2",)).recipe == "paper"
     asked = ("compare", noisy, "cp:2", "--seeds", "1", "--jobs", "1", "--set", "refine_epochs=1")
     assert cli(*asked, "--out", tmp_path / "out")[0] == 0
-    assert json.loads((tmp_path / "out" / "config.json").read_text())["recipe"] == "paper"
+    assert json.loads((tmp_path / "out" / "config.json").read_text(encoding="utf-8"))["recipe"] == "paper"
 
 
 def test_the_default_recipe_is_what_fit_and_the_estimator_use(cli, noisy, tmp_path):
     code, _, stderr = cli("fit", noisy, "--out", tmp_path / "run", "--budget", "0")
     assert code == 0, stderr
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["recipe"] == "default"
+    assert json.loads((tmp_path / "run" / "config.json").read_text(encoding="utf-8"))["recipe"] == "default"
     assert TensorCompleter().recipe == "default"
     X, y = np.argwhere(np.ones((4, 3))), np.arange(12.0)
     estimator = TensorCompleter(rank=(2, 2), budget=0.0, device="cpu", random_state=0).fit(X, y)

@@ -20,7 +20,7 @@ SOLVED = ("--set", "ridges=(0.01, 0.1)", "--set", "sweeps=3", "--set", "refine_e
 
 
 def _metrics(out):
-    return json.loads((out / "metrics.json").read_text())
+    return json.loads((out / "metrics.json").read_text(encoding="utf-8"))
 
 
 def test_a_fit_from_disk_is_the_fit_in_memory(cli, table, tmp_path):
@@ -46,7 +46,7 @@ def test_a_fit_from_disk_is_the_fit_in_memory(cli, table, tmp_path):
             "predict", tmp_path / name, table, "--out", tmp_path / f"{name}.npz.csv", "--interval", "0.9"
         )
         assert code == 0, err
-        lines = (tmp_path / f"{name}.npz.csv").read_text().splitlines()
+        lines = (tmp_path / f"{name}.npz.csv").read_text(encoding="utf-8").splitlines()
         answers.append([float(line.split(",")[lines[0].split(",").index("prediction")]) for line in lines[1:]])
     np.testing.assert_allclose(*answers, atol=2e-3)
 

@@ -106,11 +106,11 @@ seven = waves_of_tests:number
 @pytest.fixture
 def _installed(tmp_path, monkeypatch, registry):
     """A package on the path that brings an f of its own, and entry points that lead nowhere."""
-    (tmp_path / "waves_of_tests.py").write_text(WAVES)
+    (tmp_path / "waves_of_tests.py").write_text(WAVES, encoding="utf-8")
     info = tmp_path / "waves_of_tests-1.0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: waves-of-tests\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(POINTS)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: waves-of-tests\nVersion: 1.0\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text(POINTS, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     yield
     sys.modules.pop("waves_of_tests", None)

@@ -203,7 +203,7 @@ def test_every_attempt_is_in_the_metrics_of_a_run(registry, tensor, counts, tmp_
     changes = {"batch_size": 64, "refine_epochs": 12, "tolerance": 0.0, "patience": 0, "restarts": 2}
     config = RunConfig(str(tmp_path / "counts.npz"), rank=(0, 3), nonlinear="sunk", recipe_changes=changes, seed=4)
     run(config, tmp_path / "run")
-    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text(encoding="utf-8"))
     result = fit(model_for(counts, (0, 3), Sunk), counts, Recipe(**changes), seed=4)
     assert without_seconds(metrics["attempts"]) == without_seconds(result.attempts)
     assert [one["outcome"] for one in metrics["attempts"]] == ["dead"] * 3
