@@ -84,7 +84,7 @@ def compared(entries: int, rank: str, passes: int, folder: Path) -> dict:
     from timing import compared as ratio
 
     from jointensor.data.formats import npz
-    from jointensor.data.generate import Plan
+    from jointensor.data.generate import SyntheticSpec
     from jointensor.data.generate_large import write_large
     from jointensor.data.shard_writer import write_shards
     from jointensor.data.split import SplitAssignment, SplitRule
@@ -97,7 +97,7 @@ def compared(entries: int, rank: str, passes: int, folder: Path) -> dict:
     from jointensor.training.trainer import Trainer
 
     shape = tuple(map(int, SHAPE.split("x")))
-    write_large(Plan(shape, entries, (3, 3), ratio=0.5, noise=0.3), folder / "tensor.npz")
+    write_large(SyntheticSpec(shape, entries, (3, 3), ratio=0.5, noise=0.3), folder / "tensor.npz")
     source = npz.scan(folder / "tensor.npz", 1 << 19)
     sides = SplitAssignment(SplitRule(), entries, folder / "sides", 10**9)
     dealt = write_shards(folder / "shards", source.chunks(), source.modes, sides, 1 << 22, {})

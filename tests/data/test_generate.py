@@ -4,7 +4,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from jointensor.data.generate import NONLINEARITIES, Plan, draw_skewed_cells, generate
+from jointensor.data.generate import NONLINEARITIES, SyntheticSpec, draw_skewed_cells, generate
 from jointensor.errors import ConfigError
 
 
@@ -18,19 +18,19 @@ def dense_cp(planted):
 @pytest.mark.parametrize("skew", [0.0, 1.5])
 def test_shape_count_and_no_cell_twice(shape, share, skew):
     entries = round(share * math.prod(shape))
-    tensor, _ = generate(Plan(shape, entries, rank=(2, 2), skew=skew, noise=0.1))
+    tensor, _ = generate(SyntheticSpec(shape, entries, rank=(2, 2), skew=skew, noise=0.1))
     assert tensor.shape == shape
     assert len(tensor) == len({tuple(cell) for cell in tensor.indices.tolist()}) == entries
     assert tensor.indices.dtype == np.int32
 
 
 def test_values_are_the_planted_components_at_the_observed_cells():
-    tensor, planted = generate(Plan((8, 9, 10), 300, rank=(3, 0), seed=4))
+    tensor, planted = generate(SyntheticSpec((8, 9, 10), 300, rank=(3, 0), seed=4))
     np.testing.assert_allclose(tensor.values, dense_cp(planted)[tuple(tensor.indices.T)], rtol=1e-5, atol=1e-5)
 
 
 def test_planted_rank_is_the_rank_of_the_values():
-    tensor, planted = generate(Plan((20, 15, 12), 3600, rank=(3, 0)))  # every cell
+    tensor, planted = generate(SyntheticSpec((20, 15, 12), 3600, rank=(3, 0)))  # every cell
     dense = np.zeros(tensor.shape)
     dense[tuple(tensor.indices.T)] = tensor.values
     for n in range(3):
@@ -44,7 +44,7 @@ def test_planted_rank_is_the_rank_of_the_values():
 
 
 def test_planted_components_are_recovered_from_a_part_of_the_cells():
-    tensor, planted = generate(Plan((15, 16, 17), 1500, rank=(2, 0), seed=1))
+    tensor, planted = generate(SyntheticSpec((15, 16, 17), 1500, rank=(2, 0), seed=1))
     factors = [np.random.default_rng(0).standard_normal((size, 2)) for size in tensor.shape]
     for _ in range(200):  # alternating least squares, row by row
         for n in range(3):
@@ -59,7 +59,7 @@ def test_planted_components_are_recovered_from_a_part_of_the_cells():
 
 @pytest.mark.parametrize("name", NONLINEARITIES)
 def test_nonlinear_part_is_the_curve_of_the_added_rows(name):
-    tensor, planted = generate(Plan((10, 11, 12), 400, rank=(2, 3), nonlinearity=name, ratio=0.5))
+    tensor, planted = generate(SyntheticSpec((10, 11, 12), 400, rank=(2, 3), nonlinearity=name, ratio=0.5))
     linear, bent = (np.zeros(400), np.zeros(400))
     for e, cell in enumerate(tensor.indices):
         linear[e] = sum(math.prod(float(planted.linear[n][i, r]) for n, i in enumerate(cell)) for r in range(2))
@@ -70,13 +70,13 @@ def test_nonlinear_part_is_the_curve_of_the_added_rows(name):
 
 
 def test_noise_is_relative_to_the_values():
-    clean, noisy = (generate(Plan((40, 40, 40), 20_000, noise=noise))[0] for noise in (0.0, 0.5))
+    clean, noisy = (generate(SyntheticSpec((40, 40, 40), 20_000, noise=noise))[0] for noise in (0.0, 0.5))
     np.testing.assert_array_equal(clean.indices, noisy.indices)
     assert (noisy.values - clean.values).std() == pytest.approx(0.5 * clean.values.std(), rel=0.03)
 
 
 def test_skew_makes_some_labels_popular_as_zipf_says():
-    flat, skewed = (generate(Plan((1000, 800, 900), 50_000, skew=skew))[0] for skew in (0.0, 1.0))
+    flat, skewed = (generate(SyntheticSpec((1000, 800, 900), 50_000, skew=skew))[0] for skew in (0.0, 1.0))
     for n in range(3):
         even, steep = (np.sort(np.bincount(t.indices[:, n], minlength=800))[::-1] for t in (flat, skewed))
         assert even[0] < 3 * even.mean()
@@ -88,7 +88,8 @@ def test_skew_makes_some_labels_popular_as_zipf_says():
 
 
 def test_seed_decides_everything_and_only_the_seed():
-    first, again, other = (generate(Plan((50, 60, 70), 500, rank=(2, 2), skew=1, seed=s))[0] for s in (0, 0, 1))
+    specs = (SyntheticSpec((50, 60, 70), 500, rank=(2, 2), skew=1, seed=seed) for seed in (0, 0, 1))
+    first, again, other = (generate(spec)[0] for spec in specs)
     np.testing.assert_array_equal(first.indices, again.indices)
     np.testing.assert_array_equal(first.values, again.values)
     assert first.indices.tolist() != other.indices.tolist()
@@ -96,7 +97,7 @@ def test_seed_decides_everything_and_only_the_seed():
 
 def test_enrons_shape_costs_a_few_times_its_entries():
     tracemalloc.start()
-    tensor, _ = generate(Plan((6066, 5699, 244_268, 1176), 500_000, rank=(2, 2), skew=1.0))
+    tensor, _ = generate(SyntheticSpec((6066, 5699, 244_268, 1176), 500_000, rank=(2, 2), skew=1.0))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     factors = 4 * 4 * sum(tensor.shape) * 4
@@ -134,4 +135,4 @@ def test_every_cell_is_drawn_as_often_as_any_other_without_skew():
 )
 def test_plans_that_have_no_meaning(change, message):
     with pytest.raises(ConfigError, match=message):
-        Plan(**{"shape": (3, 4, 5), "entries": 10, **change})
+        SyntheticSpec(**{"shape": (3, 4, 5), "entries": 10, **change})

@@ -213,7 +213,7 @@ def test_take_keeps_the_order_asked_for_and_over_checks_sizes():
 
 @pytest.mark.parametrize("few", [0, 1000])
 def test_distinct_keys_are_those_of_numpy_sorted_or_marked(few, monkeypatch):
-    monkeypatch.setattr(sparse, "FEW_KEYS", few)
+    monkeypatch.setattr(sparse, "MAX_MARKED_KEYS", few)
     for keys in ([5, 3, 3, 99, 0], [], [7]):
         given = np.array(keys, dtype=np.int64)
         found, place = distinct_keys(given, 100)

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from jointensor.data.generate import Plan, generate
+from jointensor.data.generate import SyntheticSpec, generate
 from jointensor.data.generate_large import write_large
 from jointensor.errors import ConfigError
 from jointensor.models.joint import JointModel
@@ -148,9 +148,9 @@ def test_an_interrupted_run_takes_its_shards_again(cli, table, tmp_path, monkeyp
     assert _metrics(out)["test"]["n"] == 60
 
 
-def test_large_synthetic_tensors_are_drawn_in_pieces(cli, tmp_path, monkeypatch):
-    monkeypatch.setattr("jointensor.data.generate_large.LARGE", 1000)
-    monkeypatch.setattr("jointensor.data.generate_large.PIECE", 700)
+def test_large_synthetic_tensors_are_drawn_in_chunks(cli, tmp_path, monkeypatch):
+    monkeypatch.setattr("jointensor.data.generate_large.MAX_IN_MEMORY", 1000)
+    monkeypatch.setattr("jointensor.data.generate_large.CHUNK_ENTRIES", 700)
     options = ("--shape", "40x30x20", "--entries", 5000, "--rank", "2/3", "--noise", 0.1)
     code, out, err = cli("data", "get", "synthetic", *options, "--out", tmp_path / "a.npz")
     assert code == 0, err
@@ -163,7 +163,7 @@ def test_large_synthetic_tensors_are_drawn_in_pieces(cli, tmp_path, monkeypatch)
     code, _, err = cli("data", "get", "synthetic", *options, "--skew", 1, "--out", tmp_path / "b.npz")
     assert code == 2
     assert "leave out --skew" in err
-    plan = Plan((40, 30, 20), 5000, (2, 3), noise=0.1)
+    plan = SyntheticSpec((40, 30, 20), 5000, (2, 3), noise=0.1)
     assert values.std() == pytest.approx(generate(plan)[0].values.std(), rel=0.1)  # the same factors and scales
 
 
@@ -178,7 +178,7 @@ main()
 
 @pytest.mark.slow
 def test_six_million_entries_fit_into_a_gigabyte(tmp_path):
-    write_large(Plan((20_000, 10_000, 5_000, 1_000), 6_000_000, (3, 3)), tmp_path / "a.npz")
+    write_large(SyntheticSpec((20_000, 10_000, 5_000, 1_000), 6_000_000, (3, 3)), tmp_path / "a.npz")
     command = [sys.executable, "-c", LIMITED, tmp_path / "a.npz", tmp_path / "run"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

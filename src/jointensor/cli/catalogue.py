@@ -166,8 +166,8 @@ def _synthetic(given: dict[str, Any], out: Path) -> dict[str, Any]:
     from jointensor.atomic import write_whole
     from jointensor.cli.options import parse_rank
     from jointensor.data.catalogue.get import write
-    from jointensor.data.generate import Plan, generate
-    from jointensor.data.generate_large import LARGE, write_large
+    from jointensor.data.generate import SyntheticSpec, generate
+    from jointensor.data.generate_large import MAX_IN_MEMORY, write_large
 
     sizes = _parse_shape(given.pop("shape", None))
     density = given.pop("density", None)
@@ -178,15 +178,15 @@ def _synthetic(given: dict[str, Any], out: Path) -> dict[str, Any]:
             raise ConfigError(f"--density {density}: give a share between 0 and 1")
         given["entries"] = max(1, round(density * math.prod(sizes)))
     rank = parse_rank(given.pop("rank", "3/0"))
-    plan = Plan(shape=sizes, rank=rank, **given)
-    if plan.entries > LARGE:
-        write_whole(out, lambda draft: write_large(plan, draft))
+    spec = SyntheticSpec(shape=sizes, rank=rank, **given)
+    if spec.entries > MAX_IN_MEMORY:
+        write_whole(out, lambda draft: write_large(spec, draft))
     else:
-        write(generate(plan)[0], out)
-    options = {"rank": f"{rank[0]}/{rank[1]}", "nonlinearity": plan.nonlinearity, "ratio": plan.ratio}
-    options |= {"noise": plan.noise, "skew": plan.skew, "seed": plan.seed}
+        write(generate(spec)[0], out)
+    options = {"rank": f"{rank[0]}/{rank[1]}", "nonlinearity": spec.nonlinearity, "ratio": spec.ratio}
+    options |= {"noise": spec.noise, "skew": spec.skew, "seed": spec.seed}
     names = [f"mode_{n}" for n in range(len(sizes))]
-    return {"name": SYNTHETIC, "modes": names, "shape": list(sizes), "entries": plan.entries, "paper": None,
+    return {"name": SYNTHETIC, "modes": names, "shape": list(sizes), "entries": spec.entries, "paper": None,
             "planted": options}  # fmt: skip
 
 

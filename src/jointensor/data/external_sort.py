@@ -1,7 +1,7 @@
-"""Cells sorted by index, and rows that share a cell merged, on disk: a radix sort by ranges of labels.
+"""External sort of cells by index, with rows of the same cell merged: a radix sort by ranges of labels.
 
-A file of rows that is too long to be held is divided by its labels in one mode into files that are not; by the next
-mode where one label alone has too many rows. What is short enough is sorted and merged in memory.
+A file with more rows than fit in memory is divided by ranges of labels of one mode; a single label with too many rows
+is divided by the next mode. Files that fit are sorted and merged in memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jointensor.data.modes import Mode
 from jointensor.errors import DataError
 
 ROWS = 1 << 20
-"""Rows that are held at a time."""
+"""Rows in memory at a time."""
 
 
 class CellFile:
@@ -35,7 +35,7 @@ class CellFile:
         self.rows += len(records)
 
     def read(self, rows: int = ROWS) -> Iterator[NDArray[np.int32]]:
-        """All rows, some at a time."""
+        """All rows, at most ``rows`` at a time."""
         width = self.n_modes + 2
         for start in range(0, self.rows, rows):
             count = min(rows, self.rows - start)
@@ -52,18 +52,18 @@ def records_of(codes: Sequence[NDArray[np.integer]], values: NDArray[np.float64]
 
 
 def merged(cells: CellFile, modes: tuple[Mode, ...], rule: str, rows: int = ROWS) -> Iterator[Chunk]:
-    """One entry per cell, sorted by index, in chunks; the file is removed on the way.
+    """One entry per cell, sorted by index, in chunks; the file is removed.
 
     Parameters
     ----------
     cells
         Rows in the order of the table.
     modes
-        The axes.
+        The modes of the tensor.
     rule
-        What becomes of rows that share a cell, see :class:`~jointensor.data.frames.TableSpec`.
+        How rows of the same cell are merged, see :class:`~jointensor.data.frames.TableSpec`.
     rows
-        About how many are held at a time.
+        Approximate number of rows in memory at a time.
     """
     yield from _sorted(cells, modes, rule, 0, rows)
 
@@ -78,13 +78,13 @@ def _sorted(cells: CellFile, modes: tuple[Mode, ...], rule: str, mode: int, rows
     if mode == len(modes):
         first = next(cells.read(1))[0]
         cell = ", ".join(f"{one.name}={one.label(int(i))}" for one, i in zip(modes, first, strict=False))
-        raise DataError(f"more than {rows:,} rows share the cell {cell}; aggregate them before, or leave out --memory")
+        raise DataError(f"more than {rows:,} rows share the cell {cell}; aggregate them first, or leave out --memory")
     for part in _divided(cells, modes[mode].size, mode, rows):
         yield from _sorted(part, modes, rule, mode + 1, rows)
 
 
 def _divided(cells: CellFile, size: int, mode: int, rows: int) -> list[CellFile]:
-    """Files of ranges of labels, each with at most so many rows, or with one label."""
+    """Files of ranges of labels, each with at most ``rows`` rows or a single label."""
     counts = np.zeros(size, dtype=np.int64)
     for records in cells.read():
         counts += np.bincount(records[:, mode], minlength=size)

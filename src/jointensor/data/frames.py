@@ -40,7 +40,7 @@ class TableSpec:
     value: str
     """Column of the values, or ``count`` to count rows."""
     duplicates: Duplicates = "error"
-    """What becomes of rows that share a cell."""
+    """Rule for rows of the same cell."""
     separator: str | None = None
     """Of a text table; ``None`` guesses it."""
     header: bool = True
@@ -180,11 +180,11 @@ def encode_frame(frame: Any, modes: Sequence[Mode], spec: TableSpec | None) -> N
     have a column with the mode's name, holding labels.
     """
     table = to_polars(frame)
-    return Encoder(table.columns, modes, spec).encode(table)[0]
+    return LabelEncoder(table.columns, modes, spec).encode(table)[0]
 
 
-class Encoder:
-    """Turns tables that all have the same columns into indices; what depends on columns and modes only is made once.
+class LabelEncoder:
+    """Encodes tables of the same columns as indices; lookups that depend on columns and modes only are built once.
 
     Parameters
     ----------
@@ -284,7 +284,7 @@ def _codes(labels: pl.Series, mode: Mode) -> pl.Series:
 
 
 def coded(labels: pl.Series, enum: pl.Enum) -> pl.Series:
-    """Positions of labels; nothing for those that a mode does not have."""
+    """Positions of labels, null for labels that a mode does not have."""
     return labels.cast(enum, strict=False).to_physical().cast(pl.Int64)
 
 
@@ -299,7 +299,7 @@ def _coded_or_unseen(labels: pl.Series, enum: pl.Enum) -> pl.Series:
 
 
 def _numbered(labels: pl.Series, mode: Mode) -> NDArray[np.int64]:
-    """Positions in a mode without labels: plain digits at once, what else may be a number (``1e3``) one by one."""
+    """Positions in a mode without labels: plain digits by column, other spellings of numbers (``1e3``) one by one."""
     digits = labels.cast(pl.String).str.extract("^([0-9]{1,15})$").cast(pl.Int64)
     numbers = digits.fill_null(UNSEEN).to_numpy()  # (rows,)
     codes = np.where(numbers < mode.size, numbers, UNSEEN)

@@ -34,23 +34,23 @@ NONLINEARITIES: dict[str, Curve] = {
 
 BLOCK = 1 << 18
 """Entries whose values are made at a time."""
-CROWDED = 0.25
-"""Share of cells from which on they are drawn from a list of all, which is then at most four times the entries."""
+MAX_SPARSE_DENSITY = 0.25
+"""Density above which cells are drawn from a list of all cells, which is then at most four times the entries."""
 
-FEWEST_NEW = 0.05
-"""Share of drawn cells that must be new; with fewer, the draw becomes flatter."""
-LONGEST = 10**8
-"""Labels of a mode up to which their popularity is listed."""
+MIN_NEW_SHARE = 0.05
+"""Share of drawn cells that must be new; with less, the skew is halved."""
+MAX_SKEWED_LABELS = 10**8
+"""Labels of a mode for which a list of popularities is held in memory."""
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What a synthetic tensor should be like."""
+class SyntheticSpec:
+    """Size, structure and noise of a synthetic tensor."""
 
     shape: tuple[int, ...]
     """Size of every mode, two at least."""
     entries: int
-    """Cells that are observed."""
+    """Number of observed cells."""
     rank: tuple[int, int] = (3, 0)
     """R and F."""
     nonlinearity: str = "tanh"
@@ -62,7 +62,7 @@ class Plan:
     noise: float = 0.0
     """Standard deviation of the noise, relative to that of the noiseless values."""
     seed: int = 0
-    """Of factors, cells and noise."""
+    """Seed of factors, cells and noise."""
 
     def __post_init__(self) -> None:
         if len(self.shape) < 2 or min(self.shape) < 1:
@@ -70,9 +70,7 @@ class Plan:
         if not 0 < self.entries <= math.prod(self.shape):
             raise ConfigError(f"{self.entries:,} entries cannot be drawn from {math.prod(self.shape):,} cells")
         if min(self.rank) < 0 or sum(self.rank) == 0:
-            raise ConfigError(
-                f"rank {self.rank[0]}/{self.rank[1]} leaves nothing to plant; give at least one component"
-            )
+            raise ConfigError(f"rank {self.rank[0]}/{self.rank[1]} has no components; give at least one")
         if self.nonlinearity not in NONLINEARITIES:
             raise ConfigError(f"nonlinearity '{self.nonlinearity}': {nearest(self.nonlinearity, NONLINEARITIES)}")
         for name, value in (("ratio", self.ratio), ("skew", self.skew), ("noise", self.noise), ("seed", self.seed)):
@@ -82,60 +80,60 @@ class Plan:
 
 @dataclass(frozen=True)
 class Planted:
-    """The factors a tensor was made from."""
+    """The factors of a synthetic tensor."""
 
     linear: tuple[NDArray[np.float32], ...]
     """One ``(I_n, R)`` per mode."""
     nonlinear: tuple[NDArray[np.float32], ...]
     """One ``(I_n, F)`` per mode."""
     nonlinear_scale: float
-    """What the nonlinear part was multiplied by."""
+    """Factor of the nonlinear part."""
 
 
-def generate(plan: Plan) -> tuple[SparseTensor, Planted]:
-    """Draw a tensor, and say what was planted in it.
+def generate(spec: SyntheticSpec) -> tuple[SparseTensor, Planted]:
+    """Draw a tensor; returns it with its factors.
 
     Examples
     --------
-    >>> tensor, planted = generate(Plan(shape=(20, 30, 10), entries=500, rank=(2, 3), skew=1.0))
+    >>> tensor, planted = generate(SyntheticSpec(shape=(20, 30, 10), entries=500, rank=(2, 3), skew=1.0))
     >>> tensor.shape, len(tensor), planted.linear[0].shape
     ((20, 30, 10), 500, (20, 2))
     """
-    for_factors, for_cells, for_noise = np.random.default_rng(plan.seed).spawn(3)
-    linear = _factors(plan.shape, plan.rank[0], for_factors)
-    nonlinear = _factors(plan.shape, plan.rank[1], for_factors)
-    cells = draw_skewed_cells(plan.shape, plan.entries, plan.skew, for_cells)
+    for_factors, for_cells, for_noise = np.random.default_rng(spec.seed).spawn(3)
+    linear = _factors(spec.shape, spec.rank[0], for_factors)
+    nonlinear = _factors(spec.shape, spec.rank[1], for_factors)
+    cells = draw_skewed_cells(spec.shape, spec.entries, spec.skew, for_cells)
     values = _in_blocks(cells, linear, _multilinear)
     scale = 0.0
-    if plan.rank[1]:
-        curve = NONLINEARITIES[plan.nonlinearity]
+    if spec.rank[1]:
+        curve = NONLINEARITIES[spec.nonlinearity]
         bent = _in_blocks(cells, nonlinear, lambda rows: _additive(rows, curve))
         spread = float(bent.std(dtype=np.float64))
-        target = plan.ratio * (float(values.std(dtype=np.float64)) if plan.rank[0] else 1.0)
+        target = spec.ratio * (float(values.std(dtype=np.float64)) if spec.rank[0] else 1.0)
         scale = target / spread if spread else 1.0
         values += np.float32(scale) * bent
-    if plan.noise:
-        size = np.float32(plan.noise * float(values.std(dtype=np.float64)))
+    if spec.noise:
+        size = np.float32(spec.noise * float(values.std(dtype=np.float64)))
         for start in range(0, len(values), BLOCK):
             part = values[start : start + BLOCK]
             part += size * for_noise.standard_normal(len(part), dtype=np.float32)
-    return SparseTensor(cells, values, plan.shape), Planted(linear, nonlinear, scale)
+    return SparseTensor(cells, values, spec.shape), Planted(linear, nonlinear, scale)
 
 
 def draw_skewed_cells(shape: Sequence[int], entries: int, skew: float, rng: np.random.Generator) -> NDArray[Any]:
     """Distinct cells ``(entries, modes)``; labels of a mode occur about as often as ``rank ** -skew``.
 
-    Which label is the most popular is random. Where a skewed draw keeps meeting cells that are there
-    already, it becomes flatter, so that any number of cells is reached.
+    Which label is the most popular is random. Where a skewed draw repeats cells too often, its skew is
+    halved, so that any number of cells is reached.
     """
     dtype = np.int64 if max(shape) > np.iinfo(np.int32).max else np.int32
-    if entries > CROWDED * math.prod(shape):
+    if entries > MAX_SPARSE_DENSITY * math.prod(shape):
         return _draw_from_all(shape, entries, skew, rng).astype(dtype)
-    if skew and max(shape) > LONGEST:
+    if skew and max(shape) > MAX_SKEWED_LABELS:
         raise ConfigError(f"a mode of {max(shape):,} labels is too long for a skewed draw; leave out the skew")
     ranking = [rng.permutation(size).astype(dtype) if skew else None for size in shape]
     cells = np.empty((0, len(shape)), dtype=dtype)
-    new = 1.0  # share of the cells just drawn that were not there yet
+    new = 1.0  # share of the last draw that was not drawn before
     while len(cells) < entries:
         before = len(cells)
         more = np.empty((min(entries, int(1.05 * (entries - before) / new) + 16), len(shape)), dtype=dtype)
@@ -145,8 +143,8 @@ def draw_skewed_cells(shape: Sequence[int], entries: int, skew: float, rng: np.r
         cells = np.concatenate([cells, more])
         del more
         cells = cells[_first_of_each(cells, shape)]
-        new = max((len(cells) - before) / drawn, FEWEST_NEW)
-        if new == FEWEST_NEW:
+        new = max((len(cells) - before) / drawn, MIN_NEW_SHARE)
+        if new == MIN_NEW_SHARE:
             skew = skew / 2 if skew > 0.05 else 0.0
     return cells[:entries]
 
@@ -163,7 +161,7 @@ def _draw_labels(
 
 
 def _draw_from_all(shape: Sequence[int], entries: int, skew: float, rng: np.random.Generator) -> NDArray[np.int64]:
-    """The same from a list of all cells, each with a random lifetime, short where it is popular."""
+    """The same from a list of all cells: each has an exponential lifetime at the rate of its popularity."""
     lifetime = rng.standard_exponential(math.prod(shape)).reshape(shape)
     for n, size in enumerate(shape):
         around = [1] * len(shape)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from jointensor.data.formats import scan_table
 from jointensor.data.formats.base import NeedsWholeTable
-from jointensor.data.frames import Encoder, TableSpec
+from jointensor.data.frames import LabelEncoder, TableSpec
 from jointensor.data.modes import Mode
 from jointensor.data.queries import query_spec
 from jointensor.data.row_wise import ChunkTypes
@@ -53,7 +53,7 @@ class _ChunkEncoder:
     """Encodes one chunk after the other, as the whole table would be encoded."""
 
     def __init__(self, empty: pl.DataFrame, modes: tuple[Mode, ...], spec: TableSpec | None) -> None:
-        self.encoder = Encoder(empty.columns, modes, spec)
+        self.encoder = LabelEncoder(empty.columns, modes, spec)
         self.types = ChunkTypes(empty, self.encoder.expressions)
 
     def __call__(self, frame: pl.DataFrame) -> NDArray[np.int64]:

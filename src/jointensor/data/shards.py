@@ -1,9 +1,9 @@
-"""Entries on disk, read a shard at a time: what is in memory does not grow with their number.
+"""Entries in shards on disk, read one shard at a time, so that memory does not grow with their number.
 
 A shard is a file of indices and a file of values, plain NumPy arrays. Which shard an entry is in is random (a hash of
-its cell), so that one shard is a sample of all entries, and a cell that occurs twice is in one shard both times. Inside
-a shard, entries are in the order of their labels in the last mode, which exact sweeps read fastest. What is not changed
-in memory is mapped, a shard at a time, so that it is not copied; it counts as memory all the same while it is.
+its cell), so that one shard is a sample of all entries, and both entries of a duplicate cell are in the same shard.
+Inside a shard, entries are in the order of their labels in the last mode, which exact sweeps read fastest. Indices are
+mapped, a shard at a time, so that they are not copied; mapped pages count as memory.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Block:
     indices: NDArray[np.int32]  # (entries, modes)
     values: NDArray[np.float32]  # (entries,)
     column: NDArray[np.float32] | None = None  # (entries,)
-    """One more number per entry, where it was asked for."""
+    """One more number per entry, if it was requested."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -102,11 +102,11 @@ class Shards:
         return read_ahead(read, range(len(self.counts)) if order is None else order)
 
     def read_column(self, k: int, column: str) -> NDArray[Any]:
-        """What was kept of a shard by :meth:`write_column`; mapped."""
+        """A column of a shard that :meth:`write_column` wrote; mapped."""
         return _map(self.path(k, column))
 
     def write_column(self, k: int, column: str, numbers: NDArray[Any]) -> None:
-        """Keep one more number or several for every entry of a shard, in place of those before."""
+        """Write one or more numbers per entry of a shard, replacing the column if it exists."""
         path = self.path(k, column)
         try:  # writing over a file is faster than a new one, and without a buffer arrays are not copied
             with path.open("r+b" if path.exists() else "wb", buffering=0) as file:
@@ -120,14 +120,14 @@ class Shards:
         return self.folder / f"{self.name}-{k:04d}.{column}.npy"
 
     def whole(self) -> bool:
-        """Whether every file is what was written."""
+        """Whether the checksums of all files match."""
         try:
             return all(checksum(self.read(k)) == expected for k, expected in enumerate(self.checksums))
         except (OSError, ValueError, RunError):
             return False
 
     def to_dict(self) -> dict[str, Any]:
-        """What the header keeps."""
+        """Counts and checksums for the header."""
         return {"counts": list(self.counts), "checksums": list(self.checksums)}
 
 
@@ -161,12 +161,12 @@ def checksum(block: Block) -> int:
 
 
 def write_header(folder: Path, facts: dict[str, Any]) -> None:
-    """Say that all shards are written; last of all files."""
+    """Write the header, the last of all files: it marks the shards as complete."""
     write_json(folder / HEADER, facts)
 
 
 def read_header(folder: Path) -> dict[str, Any] | None:
-    """What was said of the shards; ``None`` where they were not finished."""
+    """The header of a folder of shards; ``None`` where they are incomplete."""
     try:
         data = json.loads((folder / HEADER).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -182,7 +182,7 @@ def _load(path: Path) -> NDArray[Any]:
 
 
 def _map(path: Path) -> NDArray[Any]:
-    """The same without a copy. What is changed is changed in memory only."""
+    """The same array mapped, copy on write: changes stay in memory."""
     try:
         if hasattr(os, "posix_fadvise"):  # where the system takes advice: read it while others are worked on
             with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""The tensor: observed entries in coordinate form. What was not observed is unknown, never zero.
+"""The tensor: observed entries in coordinate form. A cell that was not observed is unknown, not zero.
 
 Nothing here allocates anything of size ``prod(shape)``, so a tensor of 10⁶ × 10⁶ × 10⁶ is as
 cheap as its entries.
@@ -113,7 +113,7 @@ class SparseTensor:
 
     @classmethod
     def from_dense(cls, array: ArrayLike, modes: Sequence[int | Mode] | None = None) -> SparseTensor:
-        """Entries of a NumPy array; NaN, or a mask, marks what is missing."""
+        """Entries of a NumPy array; NaN, or a mask, marks missing cells."""
         try:
             dense = np.ma.filled(np.ma.asarray(array).astype(np.float64), np.nan)  # masked is missing too
         except (TypeError, ValueError) as error:
@@ -230,8 +230,8 @@ def _frozen(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
-FEW_KEYS = 20_000_000
-"""Possible keys up to which a mark for each costs less than sorting."""
+MAX_MARKED_KEYS = 20_000_000
+"""Possible keys up to which a mark for each is cheaper than sorting."""
 
 
 def cell_keys(indices: NDArray[np.integer], shape: Sequence[int]) -> NDArray[np.int64]:
@@ -244,7 +244,7 @@ def cell_keys(indices: NDArray[np.integer], shape: Sequence[int]) -> NDArray[np.
     key = np.zeros(len(indices), dtype=np.int64)
     size = 1
     for n, length in enumerate(shape):
-        if size * length >= 2**62:  # fold what is there into dense codes first
+        if size * length >= 2**62:  # replace the keys so far by dense codes first
             distinct, key = np.unique(key, return_inverse=True)
             size = len(distinct)
         key = key * length + indices[:, n]
@@ -262,7 +262,7 @@ def distinct_keys(keys: NDArray[np.integer], total: int) -> tuple[NDArray[np.int
     total
         One more than the largest that is possible.
     """
-    if total > FEW_KEYS:
+    if total > MAX_MARKED_KEYS:
         found, place = np.unique(keys, return_inverse=True)
         return found.astype(np.int64), place
     there = np.zeros(total, dtype=np.bool_)
@@ -280,7 +280,7 @@ def join(first: SparseTensor, second: SparseTensor) -> SparseTensor:
 
 def _refuse_duplicates(tensor: SparseTensor) -> None:
     keys = cell_keys(tensor.indices, tensor.shape)
-    if np.all(np.diff(np.sort(keys))):  # much faster than what finds out where they are
+    if np.all(np.diff(np.sort(keys))):  # much faster than locating the duplicates
         return
     order = np.argsort(keys, kind="stable")
     repeats = np.flatnonzero(keys[order][1:] == keys[order][:-1])
