@@ -127,12 +127,12 @@ def test_every_cell_is_drawn_as_often_as_any_other_without_skew():
         ({"shape": (5, 0, 3)}, "each at least 1"),
         ({"entries": 0}, "0 entries cannot be drawn from 60 cells"),
         ({"entries": 61}, "61 entries cannot be drawn from 60 cells"),
-        ({"rank": (0, 0)}, "rank 0/0 leaves nothing"),
+        ({"rank": (0, 0)}, "rank 0/0 has no components"),
         ({"nonlinearity": "tan"}, "did you mean 'tanh'"),
         ({"noise": -1.0}, "noise -1.0"),
         ({"skew": math.nan}, "skew nan"),
     ],
 )
-def test_plans_that_have_no_meaning(change, message):
+def test_specs_that_have_no_meaning(change, message):
     with pytest.raises(ConfigError, match=message):
         SyntheticSpec(**{"shape": (3, 4, 5), "entries": 10, **change})

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jointensor import SparseTensor, read_tensor, write_tensor
+from jointensor.data import formats
 from jointensor.data.formats import format_of, read_table, with_orders, write_table
 from jointensor.data.frames import TableSpec
 from jointensor.data.modes import Mode
@@ -334,3 +335,26 @@ def test_uber_april_counts_every_pickup(real, tmp_path):
     asked = read_queries(queries, tensor.modes, reading.spec, values=False).indices
     assert (asked[0] >= 0).all()
     assert asked[1].tolist() == [-1, 0, -1, -1]
+
+
+def test_a_format_of_ones_own_is_read_and_written_by_its_suffix(tmp_path, monkeypatch):
+    class Reversed:
+        """Text, back to front."""
+
+        @staticmethod
+        def read(path, spec=None):
+            return pl.read_csv(path.read_bytes()[::-1], infer_schema=False)
+
+        @staticmethod
+        def write(frame, path):
+            path.write_bytes(frame.write_csv().encode()[::-1])
+
+    monkeypatch.setattr(formats, "FORMATS", [*formats.FORMATS])
+    with pytest.raises(ConfigError, match="needs a suffix"):
+        formats.register_format(formats.Format("reversed", (), tensor=False, functions=Reversed))
+    formats.register_format(formats.Format("reversed", (".rev",), tensor=False, functions=Reversed))
+    tensor = SparseTensor([[0, 1], [1, 0]], [2.0, 3.0], (Mode("a", 2, ("x", "y")), Mode("b", 2, ("u", "v"))))
+    write_tensor(tensor, tmp_path / "t.rev")
+    back = read_tensor(tmp_path / "t.rev", TableSpec.of(["a", "b"], "value")).tensor
+    assert back.modes == tensor.modes
+    np.testing.assert_array_equal(back.values, tensor.values)

@@ -35,22 +35,31 @@ class Format:
     suffixes: tuple[str, ...]
     tensor: bool
     """Whether a file holds a tensor, with modes and positions; otherwise it holds a table."""
+    functions: Any = None
+    """An object with the functions of a format's module, for formats from outside of this package."""
 
     @property
     def module(self) -> Any:
         """The module that reads and writes it."""
-        return import_module(f"{__name__}.{self.name}")
+        return import_module(f"{__name__}.{self.name}") if self.functions is None else self.functions
 
 
-FORMATS = (
+FORMATS = [
     Format("npz", (".npz",), tensor=True),
     Format("tns", (".tns", ".tns.gz"), tensor=True),
     Format("parquet", (".parquet", ".pq"), tensor=False),
     Format("arrow", (".arrow", ".feather", ".ipc"), tensor=False),
     Format("jsonl", (".jsonl", ".ndjson"), tensor=False),
     Format("delimited", (), tensor=False),
-)
+]
 """All formats; the last one takes files of any other name."""
+
+
+def register_format(new: Format) -> None:
+    """Add a format; it takes precedence over formats of the same suffix."""
+    if not new.suffixes:
+        raise ConfigError(f"format '{new.name}' needs a suffix such as '.{new.name}'")
+    FORMATS.insert(0, new)
 
 
 def format_of(path: Path) -> Format:
