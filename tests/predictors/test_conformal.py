@@ -171,6 +171,17 @@ def test_a_model_that_is_never_wrong_has_intervals_without_width(entries):
     np.testing.assert_allclose(ends, np.stack([fresh[1]] * 2, axis=1), atol=1e-9)
 
 
+def test_errors_of_nearly_one_size_are_calibrated():
+    """Their logarithms hardly differ, which no tensor of a user's may do."""
+    rng = np.random.default_rng(0)
+    (cells, predicted, _), _ = drawn(alike, 400)
+    residuals = rng.choice([-2.0, 2.0], 400) * (1 + 1e-7 * rng.standard_normal(400))
+    calibration = calibrated(cells, predicted, residuals)
+    held, widths = inside(calibration, cells, predicted, residuals, 0.9)
+    assert held.mean() >= 0.85
+    assert widths.max() < 4.1
+
+
 def test_predictions_that_are_all_alike_are_one_group():
     (cells, _, residuals), fresh = drawn(alike, 5000)
     calibration = calibrated(cells, np.full(5000, 3.0), residuals)

@@ -1,11 +1,12 @@
-"""What a mode is made of: a column, a short form for dates, or an SQL expression with a name.
+"""Expressions of modes: a column, a short form for dates, or an SQL expression with a name.
 
     user                        a column
     date=day(Date/Time)         a short form, see jointensor.data.times
     lat=ROUND(Lat, 3)           a polars SQL expression over the columns
 
-Expressions are stored with a run and applied again to raw queries. A run may come from anybody, so an expression
-reads the columns of its table and nothing else: queries within it are refused before polars sees them.
+Expressions are stored with a run and applied again to raw queries. A run may come from an unknown author, so an
+expression can only read the columns of its table (queries are refused before polars parses them), and the memory it
+takes is limited.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class ModeExpression:
 
     @property
     def order(self) -> Order | None:
-        """The order a short form implies; ``None`` where the labels must tell."""
+        """The order that a short form implies; ``None`` where it depends on the labels."""
         short = self._short_form()
         return None if short is None else SHORT_FORMS[short[0]][1]
 
@@ -151,7 +152,7 @@ def quote_names(text: str, names: Iterable[str]) -> str:
 
 
 def parse_sql(text: str, names: Iterable[str]) -> pl.Expr:
-    """An SQL expression over columns; refuses whatever could read anything else, or take any amount of memory.
+    """Parse an SQL expression over columns; refuses access to other data and unlimited memory.
 
     Parameters
     ----------
@@ -255,7 +256,7 @@ def _depth(text: str) -> int:
 
 
 def column_of(frame: pl.DataFrame, name: str, what: str) -> pl.Series:
-    """A column by name, or an error that lists those there are."""
+    """A column by name, or an error that lists the columns."""
     if name not in frame.columns:
         raise DataError(f"{what}: there is no column '{name}'; the columns are {_list(frame)}")
     return frame[name]
@@ -316,7 +317,7 @@ def _has_codes(column: pl.Series) -> bool:
 
 
 def _no_number(frame: pl.DataFrame, names: list[str]) -> str:
-    """Says which row keeps a column of numbers from being one."""
+    """Names the first row whose text keeps a column from being numeric."""
     for name in names:
         if name in frame.columns and frame[name].dtype == pl.String:
             text = frame[name].cast(pl.Float64, strict=False).is_null() & frame[name].is_not_null()

@@ -88,7 +88,7 @@ def read_times(column: pl.Series, format_: str | None = None) -> tuple[pl.Series
 
 
 def check_calendar(column: pl.Series) -> None:
-    """Refuse dates and times outside the years 1 to 9999, in which polars cannot compute, or ends by a panic."""
+    """Refuse dates and times outside the years 1 to 9999, for which some operations of polars panic."""
     outside = _outside(column.to_physical(), column.dtype, YEAR_1)
     if outside.any():
         row = int(outside.arg_max() or 0)

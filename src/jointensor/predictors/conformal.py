@@ -265,7 +265,7 @@ def _fit_scale(left_out: HeldOut, edges: NDArray[np.float64], shape: tuple[int, 
     left_out = left_out.at(np.sort(first))  # test files may hold a cell twice
     group = np.searchsorted(edges, left_out.predicted)
     logs = _log_sizes(left_out.residuals)
-    table = SparseTensor(np.column_stack([left_out.indices, group]), logs, [*shape, len(edges) + 1])
+    table = SparseTensor.part(np.column_stack([left_out.indices, group]), logs, [*shape, len(edges) + 1])
     order = np.random.default_rng([seed, 8]).permutation(len(logs))
     held = len(logs) // 5
     return fit_bias(table.take(order[held:]), table.take(order[:held]))

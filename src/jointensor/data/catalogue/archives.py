@@ -1,4 +1,4 @@
-"""Packed files: whether they are whole, and one file out of them. Nothing is written where an archive says."""
+"""Packed files: complete or not, and one member of them. Nothing is written to a path taken from an archive."""
 
 from __future__ import annotations
 

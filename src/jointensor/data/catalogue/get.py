@@ -17,7 +17,7 @@ from jointensor.errors import ConfigError, DataError, RunError
 from jointensor.registry import nearest
 
 TENSORS = (".npz", ".tns", ".tns.gz")
-"""Endings of files that are tensors already."""
+"""Suffixes of tensor files."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Built:
     origin: Path
     """The file with the entries."""
     stand_in: bool = False
-    """Whether another tensor took the place of the paper's."""
+    """Whether it is another tensor in place of the paper's."""
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
