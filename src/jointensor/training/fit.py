@@ -22,6 +22,7 @@ from jointensor.kernels import Engine, pick_engine
 from jointensor.metrics import measure
 from jointensor.models.blocks import KINDS, parse_blocks
 from jointensor.models.joint import JointModel
+from jointensor.models.size import check_memory, describe_model
 from jointensor.predictors.biases import fit_bias, fit_bias_on_device, fit_bias_streamed
 from jointensor.predictors.joint import JointPredictor
 from jointensor.predictors.tables import Tables
@@ -302,6 +303,9 @@ def check_fit(model: JointModel, split: Split | ShardedTensor, recipe: Recipe) -
     shape = split.shape if isinstance(split, ShardedTensor) else split.train.shape
     if model.shape != shape:
         raise ConfigError(f"the model has shape {model.shape}, the tensor {shape}")
+    if recipe.solves and model.multilinear is not None:
+        widest = max((parameter.shape[-1] for parameter in model.multilinear.parameters() if parameter.ndim), default=0)
+        check_memory(widest**2, f"one system of the exact solver for {describe_model(model.shape, model.rank)}")
     if isinstance(split, ShardedTensor):
         check_values(split.summary.low, split.summary.high, recipe)
         return
