@@ -89,7 +89,7 @@ def test_a_process_that_does_not_answer_is_given_up(source, tmp_path):
 
 @pytest.mark.slow
 def test_a_stopped_process_of_a_search_is_named_and_ends_all(source, tmp_path):
-    given = ("fit", source, "--out", tmp_path / "run", "--rank", "auto", "--budget", "5")
+    given = ("fit", source, "--out", tmp_path / "run", "--rank", "auto", "--budget-fits", "8")
     done = torchrun("-m", "tests.distributed.trouble", "stopped", *given, JOINTENSOR_TIMEOUT="8")
     assert done.returncode != 0
     assert done.stderr.count("error: process 1 of 2 gave no sign of life for 8 s") == 1

@@ -16,7 +16,7 @@ MAX_OFFSET = 2**24 / 1000
 is more than a thousandth of the standard deviation."""
 
 MIN_SPREAD = 1e-15
-"""Smallest standard deviation. Squares of smaller values underflow in the 32-bit sums of the solvers."""
+"""Smallest standard deviation. Squares of residuals that are a ten-thousandth of it underflow in 32-bit numbers."""
 
 CONSTANT_TOLERANCE = 4 * float(np.finfo(np.float64).eps)
 """Values that vary by less, relative to their mean, are one value with the rounding errors of 64 bits."""
@@ -73,8 +73,9 @@ class ValueSummary:
             )
         if self.spread < MIN_SPREAD:
             raise DataError(
-                f"the values lie between {self.low:g} and {self.high:g}: so close to each other, their squares are "
-                "zero in 32-bit numbers; multiply all values by a power of ten before, and divide the predictions by it"
+                f"the values lie between {self.low:g} and {self.high:g}: so close to each other, squares of small "
+                "residuals are zero in 32-bit numbers; multiply all values by a power of ten before, and divide the "
+                "predictions by it"
             )
 
 
