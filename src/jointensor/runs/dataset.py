@@ -239,7 +239,7 @@ def stays_on_disk(config: RunConfig, listener: Listener) -> bool:
 
 
 def check_on_disk(config: RunConfig, processes: ProcessGroup) -> None:
-    """Refuse what needs all entries in memory; the one place that says what a run from disk cannot do.
+    """Refuse what needs all entries in memory: options of a run. Blocks and recipes: ``training.fit.check_streamable``.
 
     Raises
     ------
