@@ -34,7 +34,7 @@ from jointensor.training.history import Epoch, OnEpoch
 from jointensor.training.recipe import Recipe, make_recipe
 from jointensor.training.restarts import run_restarts
 from jointensor.training.state import Outcome, read_state
-from jointensor.training.trainer import MemoryLimits, Trainer
+from jointensor.training.trainer import DEFAULT_LIMITS, MemoryLimits, Trainer
 
 MAX_VALUE = 1e30
 """Size of values whose sums fit into 32 bits, however many there are."""
@@ -118,7 +118,7 @@ def fit(  # noqa: PLR0913 - everything that decides a fit
     stopping: Callable[[], bool] = lambda: False,
     processes: ProcessGroup = SINGLE_PROCESS,
     clock: Callable[[], float] = time.monotonic,
-    limits: MemoryLimits = MemoryLimits(),  # noqa: B008 - frozen
+    limits: MemoryLimits = DEFAULT_LIMITS,
 ) -> Fit:
     """Train a model on a split.
 

@@ -65,6 +65,10 @@ class MemoryLimits:
     """Most entries of a step, or of an evaluation."""
 
 
+DEFAULT_LIMITS = MemoryLimits()
+"""Limits of a fit that was given none."""
+
+
 V = TypeVar("V")
 S = TypeVar("S", bound=Resumable)
 
@@ -88,7 +92,7 @@ class Trainer:
         processes: ProcessGroup = SINGLE_PROCESS,
         checkpoint: Slot | None = None,
         stopping: Callable[[], bool] = lambda: False,
-        limits: MemoryLimits = MemoryLimits(),  # noqa: B008 - frozen
+        limits: MemoryLimits = DEFAULT_LIMITS,
     ) -> None:
         self.model, self.train, self.valid, self.recipe = model, train, valid, recipe
         self.seed, self.deadline, self.clock = seed, deadline, clock
