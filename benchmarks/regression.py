@@ -25,6 +25,7 @@ def run(tree, source, model, options):
     with tempfile.TemporaryDirectory() as folder:
         command = [
             sys.executable, "auto.py", source, "--only", model, "--specs", "julia:4/16", "--split-seeds", "1",
+            "--first-split", options.split_seed,
             "--budget", options.budget, "--device", options.device, "--out", folder,
         ]  # fmt: skip
         path = os.pathsep.join([str(tree / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -78,6 +79,7 @@ def main():
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--tensors", nargs="*")
     parser.add_argument("--models", nargs="*", default=["julia:4/16", "auto"])
+    parser.add_argument("--split-seed", type=int, default=0)
     parser.add_argument("--budget", type=float, default=60)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--at-once", type=int, default=1)
@@ -86,6 +88,7 @@ def main():
     options = parser.parse_args()
     rows = compare(options)
     facts = {"commit": options.commit, "budget": options.budget, "at_once": options.at_once}
+    facts |= {"split_seed": options.split_seed}
     facts |= {"machine": platform.platform(), "cpus": os.cpu_count(), "device": options.device}
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "regression.json"
