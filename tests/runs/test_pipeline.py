@@ -35,7 +35,7 @@ def config_of(source, **changes):
 KINDS = {
     "in memory": {},
     "from disk": {"memory": 10**9, "stream": True},
-    "by search": {"rank": "auto", "recipe_changes": {}, "budget": 1.0},
+    "by search": {"rank": "auto", "recipe_changes": {}, "budget_fits": 6},
 }
 
 

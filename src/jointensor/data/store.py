@@ -75,9 +75,6 @@ class EntryStore(Protocol):
     def moments(self) -> tuple[float, float]:
         """Mean and standard deviation of the values of all processes."""
 
-    def counts(self, mode: int, size: int) -> Tensor:
-        """Entries of every label of a mode here, ``(size,)``."""
-
     def sample(self) -> Entries:
         """Entries that are in memory: all, or a random sample."""
 
@@ -137,10 +134,6 @@ class Entries:
     def moments(self) -> tuple[float, float]:
         """Mean and standard deviation of the values."""
         return float(self.values.mean()), float(self.values.std(correction=0))
-
-    def counts(self, mode: int, size: int) -> Tensor:
-        """Entries of every label of a mode, ``(size,)``."""
-        return torch.bincount(self.indices[:, mode], minlength=size)
 
     def sample(self) -> Entries:
         """All of them."""
@@ -233,10 +226,6 @@ class ShardedEntries:
     def moments(self) -> tuple[float, float]:
         """Mean and standard deviation of the values."""
         return self.mean, self.spread
-
-    def counts(self, mode: int, size: int) -> Tensor:
-        """Entries of every label of a mode, ``(size,)``."""
-        return torch.from_numpy(self.label_counts[mode])
 
     def sample(self) -> Entries:
         """A random sample in memory."""
