@@ -79,13 +79,13 @@ def test_what_needs_all_entries_is_refused_and_leaves_nothing(cli, table, tmp_pa
     for options, message in {
         ("--rank", "auto"): "--rank auto needs all entries in memory",
         ("--refit",): "--refit needs all entries in memory",
-        ("--test-file", table): "jointensor evaluate RUN FILE",
+        ("--test-file", table): "--test-file needs all entries in memory",
         ("--split", "time:day"): "needs all entries in memory",
         ("--linear", "cp:2+local:day"): "block 'local' needs all entries in memory",
         ("--linear", "cp:2+smooth:hour"): "there is no mode 'hour'",
         ("--set", "linear_solver=gibbs"): "gibbs needs all entries in memory",
-        ("--engine", "triton"): "holds all entries on the GPU",
-        ("--device", "cuda"): "reads entries from disk on the CPU only",
+        ("--engine", "triton"): "--engine triton needs all entries in memory",
+        ("--device", "cuda"): "--device cuda needs all entries in memory",
     }.items():
         code, _, err = cli("fit", table, *MODES, "--out", tmp_path / "run", *DISK, *options)
         assert code in (1, 2), options

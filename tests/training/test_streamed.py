@@ -8,7 +8,6 @@ from jointensor.data.shard_writer import write_shards
 from jointensor.data.split import SplitAssignment, SplitRule, split
 from jointensor.data.store import FROZEN, Entries, ShardedEntries
 from jointensor.data.synthetic import make_joint
-from jointensor.distributed.process_group import ProcessGroup
 from jointensor.errors import ConfigError, DataError
 from jointensor.kernels import pick_engine
 from jointensor.models.joint import JointModel, evaluate_in_batches
@@ -17,7 +16,7 @@ from jointensor.predictors.biases import fit_bias, fit_bias_streamed
 from jointensor.solvers.als import Als
 from jointensor.solvers.systems import SystemsInMemory
 from jointensor.solvers.systems_on_disk import SystemsOnDisk
-from jointensor.training.fit import check_streamable, fit
+from jointensor.training.fit import fit
 from jointensor.training.recipe import make_recipe
 from jointensor.training.trainer import MemoryLimits, Trainer
 from tests.training.test_fit import Ticking
@@ -195,20 +194,9 @@ def test_the_time_may_be_up_in_the_middle_of_a_pass(dealt, parts):
     assert np.isfinite(ended.predict(parts.test.indices)).all()
 
 
-def test_what_needs_all_entries_is_refused(dealt, parts):
-    default = make_recipe("default")
-    for spec in ("cp:2+tables", "cp:2+local:1", "fm:2+implicit:0/1", "tucker:2"):
-        with pytest.raises(ConfigError, match="needs all entries in memory"):
-            check_streamable(spec, default)
-    with pytest.raises(ConfigError, match="gibbs needs all entries"):
-        check_streamable("cp:2", make_recipe("default", linear_solver="gibbs"))
-    with pytest.raises(ConfigError, match="on the CPU only"):
-        check_streamable("cp:2", default, "cuda")
-    check_streamable("cp:2", make_recipe("paper"), "cuda")  # gradients may be taken anywhere
-    with pytest.raises(ConfigError, match="without torchrun"):
-        check_streamable("cp:2", default, "cpu", ProcessGroup(0, 2, CPU, object()))
-    with pytest.raises(ConfigError, match="huber"):
-        check_streamable("cp:2", make_recipe("default", loss="huber"))
+def test_a_fit_that_needs_all_entries_or_other_values_is_refused(dealt):
+    with pytest.raises(ConfigError, match="gibbs needs all entries in memory"):
+        fit(JointModel(SHAPE, (2, 0)), dealt, make_recipe("default", linear_solver="gibbs"))
     with pytest.raises(DataError, match="kl loss needs values of at least 0"):
         fit(JointModel(SHAPE, (2, 0)), dealt, make_recipe("default", loss="kl"))
 

@@ -20,7 +20,7 @@ from jointensor.data.shards import Shards, read_header
 from jointensor.data.split import Split, SplitAssignment, SplitRule, split
 from jointensor.data.tensor import SparseTensor, join
 from jointensor.distributed.process_group import ProcessGroup
-from jointensor.errors import ConfigError, DataError, JointensorError, RunError
+from jointensor.errors import DataError, JointensorError, RunError
 from jointensor.kernels import pick_engine
 from jointensor.models.blocks.spec import by_position, split_residual_blocks
 from jointensor.models.joint import JointModel
@@ -30,7 +30,8 @@ from jointensor.runs.config import AUTO, Listener, RunConfig
 from jointensor.runs.folder import CHECKPOINTS
 from jointensor.runs.memory_plan import MemoryPlan, check_labels, fits_in_memory
 from jointensor.runs.scoring import Entries
-from jointensor.training.fit import Fit, check_streamable, fit
+from jointensor.training.fit import Fit, fit
+from jointensor.training.from_disk import Request
 from jointensor.training.recipe import Recipe, make_recipe
 from jointensor.training.trainer import MemoryLimits
 
@@ -238,29 +239,21 @@ def stays_on_disk(config: RunConfig, listener: Listener) -> bool:
     return False
 
 
-def check_on_disk(config: RunConfig, processes: ProcessGroup) -> None:
-    """Refuse what needs all entries in memory: options of a run. Blocks and recipes: ``training.fit.check_streamable``.
-
-    Raises
-    ------
-    ConfigError
-        Which says what to do instead.
-    """
-    reasons = {
-        "--memory is for one process where entries stay on disk; give more memory, or start the fit without "
-        "torchrun": processes.shared,
-        "--rank auto needs all entries in memory; give --rank R/F, or leave out --memory": config.rank == AUTO,
-        "--refit needs all entries in memory; leave it out, or give --test 0 --valid 0": config.refit,
-        "--test-file cannot be given with --memory; give --test 0 and judge by jointensor evaluate RUN FILE": (
-            config.test_file is not None
-        ),
-        "engine 'triton' holds all entries on the GPU, and --memory keeps them on disk; leave out --engine": (
-            config.engine == "triton"
-        ),
-    }
-    for reason, holds in reasons.items():
-        if holds:
-            raise ConfigError(reason)
+def from_disk_request(config: RunConfig, processes: ProcessGroup) -> Request:
+    """The options of a run that a fit from disk may refuse."""
+    recipe = make_recipe(config.recipe, **config.recipe_changes)
+    searches = config.rank == AUTO
+    return Request(
+        linear=config.linear or ("" if searches else recipe.linear(config.rank_pair[0])),
+        recipe=recipe,
+        device=config.device,
+        engine=config.engine,
+        processes=processes.size if processes.shared else 0,
+        split=config.split,
+        searches=searches,
+        refits=config.refit,
+        test_file=config.test_file,
+    )
 
 
 def read_in_memory(config: RunConfig) -> Reading:
@@ -290,7 +283,6 @@ def split_on_disk(path: Path, config: RunConfig, source: ChunkedSource, listener
     recipe = make_recipe(config.recipe, **config.recipe_changes)
     shape = [mode.size for mode in source.modes]
     linear = linear_blocks(config, recipe, source.modes, whole=True)
-    check_streamable(linear, recipe, config.device)
     check_labels(config.memory, shape, sum(config.rank_pair))
     plan = MemoryPlan.of(config.memory, JointModel(shape, config.rank_pair, linear=linear, nonlinear=config.nonlinear))
     shards = _write_shards(path / CHECKPOINTS, config, source, plan, listener)

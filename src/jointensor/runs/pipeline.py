@@ -23,7 +23,7 @@ from jointensor.runs.dataset import (
     Dataset,
     InMemory,
     OnDisk,
-    check_on_disk,
+    from_disk_request,
     read_in_chunks,
     read_in_memory,
     split_in_memory,
@@ -48,6 +48,7 @@ from jointensor.runs.scoring import Entries, calibrate_on, score
 from jointensor.runs.train import SEARCH_STORE, Context, train_fit, train_search
 from jointensor.training.checkpoint import Checkpoints
 from jointensor.training.fit import pick_device
+from jointensor.training.from_disk import check_from_disk
 
 BASELINES = ("mean", "bias", "tables", "interp")
 """Baselines of ``metrics.json``; those that were not fitted have no figures."""
@@ -128,7 +129,7 @@ def read_and_split(context: Context, stages: Stages) -> Dataset:
     config, listener = context.config, context.listener
     dataset: InMemory | OnDisk
     if stays_on_disk(config, listener):
-        check_on_disk(config, context.processes)
+        check_from_disk(from_disk_request(config, context.processes))
         with stages("read"):
             source = read_in_chunks(context.path, config)
         with stages("split"):
@@ -150,7 +151,7 @@ def read_and_split(context: Context, stages: Stages) -> Dataset:
 def train(context: Context, dataset: Dataset, baselines: dict[str, Predictor]) -> Trained:
     """One fit, or a search over many."""
     if context.config.rank == AUTO:
-        assert isinstance(dataset, InMemory)  # check_on_disk refuses a search
+        assert isinstance(dataset, InMemory)  # refused from disk
         trained = train_search(context, dataset.without_validation())
     else:
         trained = train_fit(context, dataset, baselines)

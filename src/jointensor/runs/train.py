@@ -164,7 +164,7 @@ def _with_residual_models(
     blocks = residual_blocks(run.config, fitted, dataset)
     if not blocks or fitted.returned != "joint" or run.stopped:
         return fitted.predictor, [], 1
-    assert isinstance(dataset, InMemory)  # check_on_disk refuses these blocks
+    assert isinstance(dataset, InMemory)  # refused from disk
     run.note(f"fitting {RESIDUAL_FOLDS} more times, for residuals of held-out entries")
 
     def fit_again(parts: Split) -> Fit:
@@ -187,7 +187,7 @@ def residual_blocks(config: RunConfig, fitted: Fit, dataset: Dataset) -> Sequenc
 
 def _fit_all_entries(run: Context, dataset: Dataset, fitted: Fit) -> Fit | None:
     """Train once more on all entries, for as long as the evaluated model took; ``None`` where that failed."""
-    assert isinstance(dataset, InMemory)  # check_on_disk refuses --refit
+    assert isinstance(dataset, InMemory)  # refused from disk
     run.note("training once more on all entries")
     everything = split(dataset.reading.tensor, test=0.0, valid=0.0, seed=run.config.split_seed)
     model = make_model(run.config, fitted.recipe, dataset.modes)

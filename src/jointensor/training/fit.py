@@ -20,7 +20,6 @@ from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.errors import ConfigError, DataError
 from jointensor.kernels import Engine, pick_engine
 from jointensor.metrics import measure
-from jointensor.models.blocks import KINDS, parse_blocks
 from jointensor.models.joint import JointModel
 from jointensor.models.size import check_memory, describe_model
 from jointensor.predictors.biases import fit_bias, fit_bias_on_device, fit_bias_streamed
@@ -30,6 +29,7 @@ from jointensor.solvers.data_parallel import SharedEntries, own_share, see_all
 from jointensor.solvers.failures import BudgetError
 from jointensor.solvers.losses import make_loss
 from jointensor.training.checkpoint import Slot
+from jointensor.training.from_disk import Request, check_from_disk
 from jointensor.training.history import Epoch, OnEpoch
 from jointensor.training.recipe import Recipe, make_recipe
 from jointensor.training.restarts import run_restarts
@@ -162,7 +162,7 @@ def fit(  # noqa: PLR0913 - everything that decides a fit
     begin = clock()
     check_fit(model, split, recipe)
     if isinstance(split, ShardedTensor):
-        check_streamable(model.linear, recipe, device, processes)
+        check_from_disk(Request(model.linear, recipe, device, engine, processes.size if processes.shared else 0))
         device = "cpu" if device == "auto" else device
     place = processes.device if processes.shared else pick_device(device)
     kernels = pick_engine(engine, place.type)
@@ -311,42 +311,6 @@ def check_fit(model: JointModel, split: Split | ShardedTensor, recipe: Recipe) -
         return
     parts = (split.train.values, split.valid.values)
     check_values(min(float(v.min(initial=0.0)) for v in parts), max(float(v.max(initial=0.0)) for v in parts), recipe)
-
-
-def check_streamable(
-    linear: str, recipe: Recipe, device: str = "auto", processes: ProcessGroup = SINGLE_PROCESS
-) -> None:
-    """Refuse a fit that needs all entries in memory.
-
-    Raises
-    ------
-    ConfigError
-        Which says what to do instead.
-    """
-    without = "; leave it out, or fit without --memory"
-    possible = [name for name, kind in KINDS.items() if kind.streamable]
-    for piece in parse_blocks(linear):
-        if not piece.kind.streamable:
-            raise ConfigError(
-                f"block '{piece.kind.name}' needs all entries in memory{without} (possible are {', '.join(possible)})"
-            )
-    if recipe.linear_solver == "gibbs":
-        raise ConfigError(f"linear_solver=gibbs needs all entries in memory{without}")
-    if recipe.solves and recipe.loss == "huber":
-        raise ConfigError(
-            "the exact solver needs all entries in memory for the huber loss; add --set linear_solver=adam, or fit "
-            "without --memory"
-        )
-    if recipe.solves and linear and device not in ("auto", "cpu"):
-        raise ConfigError(
-            "the exact solver reads entries from disk on the CPU only; take --device cpu, or add --set "
-            "linear_solver=adam"
-        )
-    if processes.shared:
-        raise ConfigError(
-            "--memory is for one process where entries stay on disk; give more memory, or start the fit without "
-            "torchrun"
-        )
 
 
 def check_values(lowest: float, highest: float, recipe: Recipe) -> None:

@@ -133,7 +133,7 @@ def sample(trainer: Trainer, frozen: FrozenHalf) -> None:
     """Draw Θ_L with the other half frozen, as often as the recipe says; g ends as the mean of the draws."""
     g, recipe, state = trainer.model.multilinear, trainer.recipe, trainer.state
     assert g is not None  # there is something to draw
-    assert trainer.train.resident is not None  # see check_streamable
+    assert trainer.train.resident is not None  # refused from disk
     driver = GibbsDriver(g, trainer.train.resident, trainer.engine, trainer.processes)
     driver.valid = torch.zeros_like(trainer.valid.values)
     with trainer.enter(GibbsSweeps) as at:
