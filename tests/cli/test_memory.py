@@ -78,8 +78,6 @@ def test_a_joint_fit_without_test_and_validation_entries(cli, table, tmp_path):
 def test_what_needs_all_entries_is_refused_and_leaves_nothing(cli, table, tmp_path):
     for options, message in {
         ("--rank", "auto"): "--rank auto needs all entries in memory",
-        ("--refit",): "--refit needs all entries in memory",
-        ("--test-file", table): "--test-file needs all entries in memory",
         ("--split", "time:day"): "needs all entries in memory",
         ("--linear", "cp:2+local:day"): "block 'local' needs all entries in memory",
         ("--linear", "cp:2+smooth:hour"): "there is no mode 'hour'",
@@ -186,3 +184,29 @@ def test_six_million_entries_fit_into_a_gigabyte(tmp_path):
     assert metrics["entries"]["all"] == 6_000_000
     assert any("entries stay on disk" in note for note in metrics["notes"])
     assert metrics["memory"]["peak"] < 10**9
+
+
+def test_test_files_and_refits_from_disk_are_those_in_memory(cli, table, tmp_path):
+    lines = table.read_text(encoding="utf-8").splitlines(keepends=True)
+    source, held_out = tmp_path / "source.csv", tmp_path / "held-out.csv"
+    source.write_text("".join(lines[:240]), encoding="utf-8")
+    held_out.write_text("".join([lines[0], *lines[240:], "99999,A,2021-01-01,1.5\n"]), encoding="utf-8")
+    found = []
+    for name, options in (("memory", ()), ("disk", DISK)):
+        out = tmp_path / name
+        code, _, err = cli(
+            "fit", source, *MODES, "--rank", "2/0", "--test-file", held_out, "--refit", "--out", out, *SOLVED, *options
+        )
+        assert code == 0, err
+        code, _, err = cli("predict", out, held_out, "--out", tmp_path / f"{name}.csv")
+        assert code == 0, err
+        predictions = (tmp_path / f"{name}.csv").read_text(encoding="utf-8").splitlines()
+        column = predictions[0].split(",").index("prediction")
+        found.append((_metrics(out), [float(line.split(",")[column]) for line in predictions[1:]]))
+    (memory, wanted), (disk, answers) = found
+    assert disk["entries"] == memory["entries"] == {"train": 216, "valid": 23, "test": 62, "all": 239}
+    for kind in ("warm", "cold"):
+        assert disk["test"][kind]["n"] == memory["test"][kind]["n"] > 0
+        assert disk["test"][kind]["rmse"] == pytest.approx(memory["test"][kind]["rmse"], rel=1e-3)
+    assert disk["returned"] == memory["returned"] == {"model": "joint", "refit": True}
+    np.testing.assert_allclose(answers, wanted, atol=2e-3)

@@ -8,7 +8,9 @@ import pytest
 
 from jointensor.data.formats import count_entries, npz, read_tensor, scan_source, tns, write_table, write_tensor
 from jointensor.data.frames import TableSpec
-from jointensor.data.shard_writer import load_shards, write_shards
+from jointensor.data.modes import Mode
+from jointensor.data.queries import read_entries, scan_entries
+from jointensor.data.shard_writer import Share, load_shards, write_shards
 from jointensor.data.shards import Shards, read_ahead, save_shard
 from jointensor.data.split import LEFT_OUT, TEST, TRAIN, VALID, SplitAssignment, SplitRule, split
 from jointensor.data.table_source import scan_table_source
@@ -280,6 +282,73 @@ def test_a_table_in_chunks_is_the_table(tmp_path, monkeypatch, rule, ending):
     assert source.modes == whole.tensor.modes
     assert source.spec == whole.spec
     assert source.entries == len(whole.tensor)
+
+
+@pytest.mark.parametrize("ending", ["npz", "tns", "csv", "parquet"])
+@pytest.mark.parametrize("rule", ["error", "sum"])
+def test_test_entries_in_chunks_are_those_read_whole(tmp_path, monkeypatch, ending, rule):
+    """Rows over other labels in another order, some of them new; and repeated ones, which are merged as in training."""
+    monkeypatch.setattr("jointensor.data.queries.CHUNK_ROWS", 40)
+    monkeypatch.setattr("jointensor.data.formats.CHUNK_ROWS", 40)
+    monkeypatch.setattr("jointensor.data.formats.base.BLOCK", 500)
+    rng = np.random.default_rng(3)
+    modes = Mode("a", 9, tuple("hgfedcbaz")), Mode("b", 5)
+    indices, values = rng.integers((12, 7), size=(200, 2)), rng.normal(size=200)
+    path = tmp_path / f"test.{ending}"
+    spec = TableSpec.of(["a", "b"], "value", duplicates=rule)
+    if ending in ("csv", "parquet"):
+        letters = np.array(list("abcdefghijkl"))[indices[:, 0]]
+        write_table(pl.DataFrame({"value": values, "a": letters, "b": indices[:, 1]}), path)
+    else:
+        _, first = np.unique(indices, axis=0, return_index=True)
+        write_tensor(SparseTensor(indices[first], values[first], (12, 7)), path)
+    wanted = read_entries(path, modes, spec)
+    chunks = list(scan_entries(path, modes, spec, tmp_path / "sorting"))
+    assert len(chunks) > 1 or rule == "sum"  # merged cells come in larger chunks
+    found = np.concatenate([one for one, _ in chunks]), np.concatenate([one for _, one in chunks])
+    assert (wanted[0] < 0).any()
+
+    def ordered(indices, values):
+        order = np.lexsort((values, *indices.T))
+        return indices[order], values[order]
+
+    for one, other in zip(ordered(*found), ordered(*wanted), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+def test_the_shares_of_processes_hold_every_entry_once(tmp_path, tensor):
+    whole = _sharded(tmp_path, tensor)
+    shared = []
+    for rank in range(3):
+        assignment = _assignment(tmp_path, len(tensor))
+        shared.append(
+            write_shards(tmp_path / str(rank), _chunks(tensor), tensor.modes, assignment, 200, {}, share=Share(rank, 3))
+        )
+    trained = [_all(one.train) for one in shared]
+    assert set.union(*trained) == _all(whole.train)
+    assert sum(map(len, trained)) == len(_all(whole.train))
+    assert len({len(one.train.counts) for one in shared}) == 1
+    assert _all(shared[0].test) == _all(whole.test)  # the first process evaluates
+    assert _all(shared[1].test) | _all(shared[2].test) < _all(whole.test)
+    for one in shared:
+        np.testing.assert_array_equal(one.valid.values, whole.valid.values)
+    for n in range(3):
+        np.testing.assert_array_equal(sum(one.counts[n] for one in shared), whole.counts[n])
+    summary = ValueSummary()
+    for one in shared:
+        summary.merge(one.summary)
+    assert vars(summary) == pytest.approx(vars(whole.summary), rel=1e-12)
+
+
+def test_a_process_without_training_entries_is_refused(tmp_path, tensor):
+    some = SparseTensor(tensor.indices[:20], tensor.values[:20], SHAPE)
+
+    def write(rank):
+        assignment = _assignment(tmp_path, 20)
+        write_shards(tmp_path / "few", _chunks(some), some.modes, assignment, 9, {}, share=Share(rank, 50))
+
+    with pytest.raises(ConfigError, match="too few training entries for 50 processes"):
+        list(map(write, range(50)))  # one of them at least
 
 
 def test_fields_in_quotes_may_hold_lines_wherever_blocks_end(tmp_path, monkeypatch):

@@ -16,8 +16,6 @@ DOCS = Path(__file__).parents[2] / "docs" / "howto" / "large.md"
 GIVEN = {
     "torchrun": ("torchrun", Request("cp:2", DEFAULT, processes=2)),
     "search": ("--rank auto", Request("", DEFAULT, searches=True)),
-    "refit": ("--refit", Request("cp:2", DEFAULT, refits=True)),
-    "test file": ("--test-file", Request("cp:2", DEFAULT, test_file="test.npz")),
     "split": ("--split time:day", Request("cp:2", DEFAULT, split="time:day")),
     "block": ("block 'tucker'", Request("mean+tucker:2", DEFAULT)),
     "gibbs": ("linear_solver=gibbs", Request("cp:2", make_recipe("default", linear_solver="gibbs"))),

@@ -5,7 +5,7 @@ Polars is imported where a table is read: archives need NumPy alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jointensor.data.formats import check_file, format_of, read_table
+from jointensor.data.formats import CHUNK_ROWS, check_file, format_of, read_table, scan_source, scan_table
+from jointensor.data.formats.base import Chunk, ChunkedSource, NeedsWholeTable
 from jointensor.data.modes import UNSEEN, Mode
 from jointensor.data.tensor import check_whole
 from jointensor.errors import DataError
@@ -66,8 +67,7 @@ def read_entries(
     path = Path(path)
     if spec is not None and path.is_file() and not format_of(path).tensor:
         frame = read_table(path, spec)
-        raw = all(e.text in frame.columns or set(e.columns()) <= set(frame.columns) for e in spec.modes)
-        if raw and (spec.counts_rows(frame) or spec.duplicates != "error"):
+        if _merges_rows(frame, spec):
             from jointensor.data.frames import frame_to_cells  # noqa: PLC0415 - polars only for tables
 
             cells = frame_to_cells(frame, spec)
@@ -80,6 +80,39 @@ def read_entries(
         row = int(np.argmin(np.isfinite(values)))
         raise DataError(f"{path}: entry {row} has the value {values[row]}; values must be finite")
     return queries.indices, values
+
+
+def scan_entries(path: Path, modes: tuple[Mode, ...], spec: TableSpec | None, scratch: Path) -> Iterator[Chunk]:
+    """The same entries as :func:`read_entries` gives, in chunks; ``scratch``: a folder for cells that are sorted."""
+    check_file(path)
+    if format_of(path).tensor:
+        yield from _over(modes, scan_source(path, None, scratch), path)
+        return
+    from jointensor.data.frames import query_values  # noqa: PLC0415 - polars only for tables
+    from jointensor.data.query_chunks import scan_queries  # noqa: PLC0415
+    from jointensor.data.table_source import scan_table_source  # noqa: PLC0415
+
+    if spec is not None and _merges_rows(next(scan_table(path, spec, CHUNK_ROWS)), spec):
+        yield from _over(modes, scan_table_source(path, spec, CHUNK_ROWS, scratch), path)
+        return
+    try:
+        for frame, indices in scan_queries(path, modes, spec, CHUNK_ROWS):
+            yield indices.astype(np.int32), query_values(frame, spec).astype(np.float32)
+    except NeedsWholeTable as error:
+        raise DataError(f"{path} cannot be read in chunks ({error}); leave out --memory") from None
+
+
+def _over(modes: tuple[Mode, ...], source: ChunkedSource, path: Path) -> Iterator[Chunk]:
+    """Chunks of a source with indices over other modes, matched by label."""
+    labels = [mode.labels for mode in source.modes]
+    for indices, values in source.chunks():
+        yield _within(indices, modes, labels, path).astype(np.int32), values
+
+
+def _merges_rows(frame: pl.DataFrame, spec: TableSpec) -> bool:
+    """Whether a table has the columns of the training table, whose rows are counted or merged."""
+    raw = all(e.text in frame.columns or set(e.columns()) <= set(frame.columns) for e in spec.modes)
+    return raw and (spec.counts_rows(frame) or spec.duplicates != "error")
 
 
 def positions(indices: NDArray[np.integer], modes: tuple[Mode, ...], other: tuple[Mode, ...]) -> NDArray[np.int64]:

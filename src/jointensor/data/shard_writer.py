@@ -1,14 +1,16 @@
 """Writes chunks of entries to shards on disk: splits them, refuses duplicate cells, and counts entries per label.
 
-Two passes: every chunk is appended to bucket files by a hash of its cells; then each bucket, which is small, is read
-whole, checked, divided into training, validation and test entries, and written as one shard of each.
+Two passes. The first one keeps validation entries in memory, writes the test entries of every chunk to a shard, and
+appends all entries to bucket files by a hash of their cells. In the second one each bucket, which is small, is read
+whole, checked, and its training entries are written to a shard. Of several processes each has the buckets of its own
+share of the cells.
 """
 
 from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,8 +32,23 @@ BUCKET_SEED = 0x5A4D
 
 
 @dataclass(frozen=True)
+class Share:
+    """Which process of how many; each has the cells whose hash gives its rank."""
+
+    rank: int = 0
+    size: int = 1
+
+
+ALL = Share()
+"""The share of a single process."""
+
+
+@dataclass(frozen=True)
 class ShardedTensor:
-    """A tensor whose training and test entries are in shards on disk."""
+    """A tensor whose training and test entries are in shards on disk; of several processes, the share of one.
+
+    The first process has the test entries of all, and every process all validation entries.
+    """
 
     modes: tuple[Mode, ...]
     train: Shards
@@ -39,9 +56,9 @@ class ShardedTensor:
     valid: SparseTensor
     """Validation entries in memory; a sample where there are more than ``SplitRule.max_valid``."""
     summary: ValueSummary
-    """Of the training values."""
+    """Of the training values, of all processes."""
     counts: tuple[NDArray[np.int64], ...]
-    """Training entries of every label, ``(I_n,)`` for each mode."""
+    """Training entries of every label, ``(I_n,)`` for each mode, of all processes."""
     entries: int
     """Number of entries of all parts of the split."""
     how: str
@@ -60,8 +77,11 @@ def write_shards(
     assignment: SplitAssignment,
     per_shard: int,
     rule: dict[str, Any],
+    *,
+    test: Iterable[Chunk] | None = None,
+    share: Share = ALL,
 ) -> ShardedTensor:
-    """Write the shards of a source.
+    """Write the shards of a source; of several processes, of this one's share, with sums over that share alone.
 
     Parameters
     ----------
@@ -77,21 +97,32 @@ def write_shards(
         Approximate number of entries of a shard.
     rule
         Stored in the header; :func:`load_shards` takes these shards again for an equal rule.
+    test
+        Test entries from elsewhere, read after all chunks.
+    share
+        Which of the entries are kept.
     """
     if max(mode.size for mode in modes) > np.iinfo(np.int32).max:
         raise ConfigError("a mode with more than 2,147,483,647 labels cannot be stored in shards; leave out --memory")
     shutil.rmtree(folder, ignore_errors=True)
     try:
         (folder / "buckets").mkdir(parents=True)
-        count = max(1, math.ceil(assignment.entries / per_shard))
-        _fill_buckets(folder / "buckets", chunks, assignment, count)
+        count = max(1, math.ceil(assignment.entries / share.size / per_shard))
+        kept: list[Chunk] = []
+        tests = _save_shards(folder, _fill_buckets(folder / "buckets", chunks, assignment, count, share, kept))
+        if test is not None:
+            tests = _save_shards(folder, test)
     except OSError as error:
         raise RunError(f"{folder} cannot be written: {error.strerror or error}") from error
-    sharded = _buckets_to_shards(folder, modes, assignment, count)
+    valid = SparseTensor.part(np.concatenate([one for one, _ in kept]), np.concatenate([one for _, one in kept]), modes)
+    train, summary, labels = _buckets_to_shards(folder, modes, count, share)
+    if not summary.n:
+        raise ConfigError(f"split '{assignment.rule.rule}' leaves no training entries; lower the test share")
     shutil.rmtree(folder / "buckets")
-    write_header(folder, _header(sharded, rule))
+    sharded = ShardedTensor(modes, train, tests, valid, summary, labels, assignment.entries, assignment.method)
     np.savez(folder / "counts.npz", *sharded.counts)
     np.savez(folder / "valid.npz", indices=sharded.valid.indices, values=sharded.valid.values)
+    write_header(folder, _header(sharded, rule))
     return sharded
 
 
@@ -128,16 +159,38 @@ def _header(sharded: ShardedTensor, rule: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _fill_buckets(folder: Path, chunks: Iterable[Chunk], assignment: SplitAssignment, count: int) -> None:
-    """Append every entry to its bucket as ``modes + 2`` 32-bit numbers: indices, value, part of the split."""
+def _save_shards(folder: Path, chunks: Iterable[Chunk]) -> Shards:
+    """Test entries, a shard for every chunk."""
+    some = [(save_shard(folder, "test", k, *chunk), len(chunk[1])) for k, chunk in enumerate(filter(_any, chunks))]
+    return Shards(folder, "test", tuple(count for _, count in some), tuple(checksum for checksum, _ in some))
+
+
+def _any(chunk: Chunk) -> bool:
+    return len(chunk[1]) > 0
+
+
+def _fill_buckets(
+    folder: Path, chunks: Iterable[Chunk], assignment: SplitAssignment, count: int, share: Share, valid: list[Chunk]
+) -> Iterator[Chunk]:
+    """Append the entries of this share to buckets as ``modes + 2`` 32-bit numbers: indices, value, part of the split.
+
+    Validation entries of all shares are added to ``valid``. Yields test entries: the first process has those of all.
+    """
     start = 0
     for indices, values in chunks:
-        n_modes = indices.shape[1]
-        bucket = (_hash(indices) % np.uint64(count)).astype(np.uint16 if count < 65536 else np.uint32)
-        records = np.empty((len(values), n_modes + 2), dtype=np.int32)
-        records[:, :n_modes] = indices
-        records[:, n_modes] = values.view(np.int32)
-        records[:, n_modes + 1] = assignment.of(start, len(values))
+        n_modes, hashed, part = indices.shape[1], _hash(indices), assignment.of(start, len(values))
+        start += len(values)
+        mine = hashed % np.uint64(share.size) == share.rank
+        valid.append((indices[part == VALID], values[part == VALID]))
+        tested = (part == TEST) & (mine | (share.rank == 0))
+        yield indices[tested], values[tested]
+        bucket = (hashed[mine] // np.uint64(share.size) % np.uint64(count)).astype(
+            np.uint16 if count < 65536 else np.uint32
+        )
+        records = np.empty((len(bucket), n_modes + 2), dtype=np.int32)
+        records[:, :n_modes] = indices[mine]
+        records[:, n_modes] = values[mine].view(np.int32)
+        records[:, n_modes + 1] = part[mine]
         order = np.argsort(bucket, kind="stable")
         records = records[order]
         ends = np.cumsum(np.bincount(bucket, minlength=count))
@@ -145,7 +198,6 @@ def _fill_buckets(folder: Path, chunks: Iterable[Chunk], assignment: SplitAssign
             if end > begin:
                 with (folder / f"{k:05d}").open("ab") as file:
                     records[begin:end].tofile(file)
-        start += len(values)
 
 
 def _hash(indices: NDArray[np.int32]) -> NDArray[np.uint64]:
@@ -156,13 +208,14 @@ def _hash(indices: NDArray[np.int32]) -> NDArray[np.uint64]:
     return hashed
 
 
-def _buckets_to_shards(folder: Path, modes: tuple[Mode, ...], assignment: SplitAssignment, count: int) -> ShardedTensor:
-    """Turn every bucket into one training and one test shard."""
-    shape = tuple(mode.size for mode in modes)
-    labels = tuple(np.zeros(size, dtype=np.int64) for size in shape)
-    summary, kept = ValueSummary(), []
-    written: dict[str, tuple[list[int], list[int]]] = {"train": ([], []), "test": ([], [])}
-    width = len(modes) + 2
+def _buckets_to_shards(
+    folder: Path, modes: tuple[Mode, ...], count: int, share: Share
+) -> tuple[Shards, ValueSummary, tuple[NDArray[np.int64], ...]]:
+    """Turn every bucket into a training shard; also a summary of its values, and entries of every label."""
+    labels = tuple(np.zeros(mode.size, dtype=np.int64) for mode in modes)
+    summary, width = ValueSummary(), len(modes) + 2
+    counts: list[int] = []
+    checksums: list[int] = []
 
     def read(k: int) -> NDArray[np.int32]:
         path = folder / "buckets" / f"{k:05d}"
@@ -173,27 +226,20 @@ def _buckets_to_shards(folder: Path, modes: tuple[Mode, ...], assignment: SplitA
         return records
 
     for records in read_ahead(read, range(count)):
-        indices, part = records[:, :-2], records[:, -1]
-        _refuse_duplicates(indices, modes)
-        values = np.ascontiguousarray(records[:, -2]).view(np.float32)
-        for name, one in (("train", TRAIN), ("test", TEST)):
-            chosen = np.flatnonzero(part == one)
-            if len(chosen):
-                chosen = chosen[np.argsort(indices[chosen, -1], kind="stable")]
-                counts, checksums = written[name]
-                checksums.append(save_shard(folder, name, len(counts), indices[chosen], values[chosen]))
-                counts.append(len(chosen))
-            if one == TRAIN:
-                summary.update(values[chosen])
-                for n, total in enumerate(labels):
-                    total += np.bincount(indices[chosen, n], minlength=len(total))
-        held = part == VALID
-        kept.append((indices[held], values[held]))
-    if not summary.n:
-        raise ConfigError(f"split '{assignment.rule.rule}' leaves no training entries; lower the test share")
-    valid = SparseTensor.part(np.concatenate([one for one, _ in kept]), np.concatenate([one for _, one in kept]), modes)
-    train, test = (Shards(folder, name, tuple(c), tuple(s)) for name, (c, s) in written.items())
-    return ShardedTensor(modes, train, test, valid, summary, labels, assignment.entries, assignment.method)
+        _refuse_duplicates(records[:, :-2], modes)
+        chosen = records[records[:, -1] == TRAIN]
+        if not len(chosen):
+            if share.size > 1:  # shards of all processes are read in step
+                raise ConfigError(f"there are too few training entries for {share.size} processes; start fewer")
+            continue
+        chosen = chosen[np.argsort(chosen[:, -3], kind="stable")]  # by the last mode
+        indices, values = chosen[:, :-2], np.ascontiguousarray(chosen[:, -2]).view(np.float32)
+        checksums.append(save_shard(folder, "train", len(counts), indices, values))
+        counts.append(len(chosen))
+        summary.update(values)
+        for n, total in enumerate(labels):
+            total += np.bincount(indices[:, n], minlength=len(total))
+    return Shards(folder, "train", tuple(counts), tuple(checksums)), summary, labels
 
 
 def _refuse_duplicates(indices: NDArray[np.int32], modes: tuple[Mode, ...]) -> None:

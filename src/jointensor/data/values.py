@@ -42,13 +42,18 @@ class ValueSummary:
             self._update(values[start : start + _BLOCK].astype(np.float64))
 
     def _update(self, values: NDArray[np.float64]) -> None:
-        mean, total = float(values.mean()), self.n + len(values)
-        shift = mean - self.mean
+        mean = float(values.mean())
         with np.errstate(over="ignore"):
-            self.squares += float(np.sum((values - mean) ** 2)) + shift * shift * self.n * len(values) / total
-        self.mean += shift * len(values) / total
+            squares = float(np.sum((values - mean) ** 2))
+            self.merge(ValueSummary(len(values), mean, squares, float(values.min()), float(values.max())))
+
+    def merge(self, other: ValueSummary) -> None:
+        """Add the values of another summary, of at least one value."""
+        shift, total = other.mean - self.mean, self.n + other.n
+        self.squares += other.squares + shift * shift * self.n * other.n / total
+        self.mean += shift * other.n / total
         self.n = total
-        self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
+        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
 
     @property
     def spread(self) -> float:

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,7 +15,7 @@ import numpy as np
 from jointensor.data.formats import count_entries, order_modes, read_tensor, scan_source
 from jointensor.data.formats.base import ChunkedSource, Reading
 from jointensor.data.modes import Mode
-from jointensor.data.queries import read_entries
+from jointensor.data.queries import read_entries, scan_entries
 from jointensor.data.shard_writer import ShardedTensor, load_shards, write_shards
 from jointensor.data.shards import Shards, read_header
 from jointensor.data.split import Split, SplitAssignment, SplitRule, split
@@ -85,8 +86,11 @@ class Dataset(Protocol):
     def fit_baselines(self, processes: ProcessGroup) -> dict[str, Predictor]:
         """Baselines by name, among them ``bias``; all of them in the process that reports."""
 
-    def fit(self, model: JointModel, recipe: Recipe, bias: Tables, **options: Any) -> Fit:
-        """Train a model on the training entries."""
+    def without_held_out(self) -> Dataset:
+        """The same with all entries among the training entries."""
+
+    def fit(self, model: JointModel, recipe: Recipe, bias: Tables | None, **options: Any) -> Fit:
+        """Train a model on the training entries; biases are fitted to them where none are given."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +142,10 @@ class InMemory:
         nothing = valid.take(np.zeros(0, dtype=np.int64))
         return replace(self, parts=replace(self.parts, train=join(train, valid), valid=nothing))
 
+    def without_held_out(self) -> InMemory:
+        """The same with all entries among the training entries."""
+        return replace(self, parts=split(self.reading.tensor, test=0.0, valid=0.0, seed=self.parts.seed))
+
     def sample(self) -> SparseTensor:
         """All entries."""
         return self.reading.tensor
@@ -148,7 +156,7 @@ class InMemory:
             return fit_baselines(self.parts)
         return {"bias": fit_bias(self.parts.train, self.parts.valid)}
 
-    def fit(self, model: JointModel, recipe: Recipe, bias: Tables, **options: Any) -> Fit:
+    def fit(self, model: JointModel, recipe: Recipe, bias: Tables | None, **options: Any) -> Fit:
         """Train on the training entries."""
         return fit(model, self.parts, recipe, fallback=bias, **options)
 
@@ -160,7 +168,7 @@ class OnDisk:
     source: ChunkedSource
     shards: ShardedTensor
     plan: MemoryPlan
-    engine: str
+    config: RunConfig
     notes: list[str]
 
     @property
@@ -199,18 +207,33 @@ class OnDisk:
             return _sample(self.shards.test, MAX_REPORT_ENTRIES)
         return self.valid.indices, self.valid.values
 
+    def without_held_out(self) -> OnDisk:
+        """The same with all entries that are in shards or in memory among the training entries, in other shards."""
+        before, folder = self.shards, self.shards.train.folder / "all"
+        stored = (before.train,) if self.config.test_file else (before.train, before.test)
+        blocks = chain.from_iterable(one.blocks() for one in stored)
+        valid = before.valid.indices.astype(np.int32), before.valid.values
+        chunks = chain([valid], ((one.indices, one.values) for one in blocks))
+        entries = len(before.valid) + sum(map(len, stored))
+        assignment = SplitAssignment(SplitRule(test=0.0, valid=0.0), entries, folder, 0)
+        rule = {"rows": self.plan.rows}
+        shards = load_shards(folder, self.modes, rule)
+        if shards is None:
+            shards = write_shards(folder, chunks, self.modes, assignment, self.plan.rows, rule)
+        return replace(self, shards=shards)
+
     def sample(self) -> SparseTensor:
         """A sample of the training entries."""
         return SparseTensor.part(*_sample(self.shards.train, MAX_REPORT_ENTRIES), self.modes)
 
     def fit_baselines(self, processes: ProcessGroup) -> dict[str, Predictor]:
         """Mean and biases; tables and interpolation need all entries in memory."""
-        engine = pick_engine(self.engine, "cpu")
+        engine = pick_engine(self.config.engine, "cpu")
         found = self.shards
         bias = fit_bias_streamed(found.train.blocks, found.summary.mean, found.counts, found.valid, engine)
         return {"mean": Mean(found.summary.mean), "bias": bias}
 
-    def fit(self, model: JointModel, recipe: Recipe, bias: Tables, **options: Any) -> Fit:
+    def fit(self, model: JointModel, recipe: Recipe, bias: Tables | None, **options: Any) -> Fit:
         """Train on the training entries."""
         limits = MemoryLimits(self.plan.systems, self.plan.batch)
         return fit(model, self.shards, recipe, fallback=bias, limits=limits, **options)
@@ -251,8 +274,6 @@ def from_disk_request(config: RunConfig, processes: ProcessGroup) -> Request:
         processes=processes.size if processes.shared else 0,
         split=config.split,
         searches=searches,
-        refits=config.refit,
-        test_file=config.test_file,
     )
 
 
@@ -286,7 +307,7 @@ def split_on_disk(path: Path, config: RunConfig, source: ChunkedSource, listener
     check_labels(config.memory, shape, sum(config.rank_pair))
     plan = MemoryPlan.of(config.memory, JointModel(shape, config.rank_pair, linear=linear, nonlinear=config.nonlinear))
     shards = _write_shards(path / CHECKPOINTS, config, source, plan, listener)
-    return OnDisk(source, shards, plan, config.engine, [*source.notes, *_disk_notes(shards, config)])
+    return OnDisk(source, shards, plan, config, [*source.notes, *_disk_notes(shards, config)])
 
 
 def make_model(config: RunConfig, recipe: Recipe, modes: tuple[Mode, ...]) -> JointModel:
@@ -335,9 +356,12 @@ def _write_shards(
         listener.on_note("taking the shards that were written before the interruption")
         return before
     listener.on_note(f"writing {source.entries:,} entries to shards of about {plan.rows:,}")
-    how = SplitRule(config.split, config.test, config.valid, config.split_seed)
+    how = SplitRule(config.split, 0.0 if config.test_file else config.test, config.valid, config.split_seed)
     assignment = SplitAssignment(how, source.entries, folder / ASSIGNMENT, plan.permutation)
-    return write_shards(folder / SHARDS, source.chunks(), source.modes, assignment, plan.rows, rule)
+    test = None
+    if config.test_file is not None:
+        test = scan_entries(Path(config.test_file), source.modes, source.spec, folder / SORTED_CELLS)
+    return write_shards(folder / SHARDS, source.chunks(), source.modes, assignment, plan.rows, rule, test=test)
 
 
 def _disk_notes(shards: ShardedTensor, config: RunConfig) -> list[str]:
@@ -354,13 +378,10 @@ def _disk_notes(shards: ShardedTensor, config: RunConfig) -> list[str]:
 
 
 def _sample(shards: Shards, wanted: int) -> Entries:
-    """Entries of the first shards; which shard an entry is in is random."""
-    indices, values = [], []
-    for k in range(len(shards.counts)):
-        block = shards.read(k).shuffled(np.random.default_rng(k))
-        indices.append(block.indices[:wanted])
-        values.append(block.values[:wanted])
-        wanted -= len(values[-1])
-        if not wanted:
-            break
+    """About so many entries, of every shard in proportion."""
+    indices, values, share = [], [], min(1.0, wanted / len(shards))
+    for k, count in enumerate(shards.counts):
+        block, chosen = shards.read(k), np.random.default_rng(k).choice(count, round(share * count), replace=False)
+        indices.append(block.indices[chosen])
+        values.append(block.values[chosen])
     return np.concatenate(indices), np.concatenate(values)

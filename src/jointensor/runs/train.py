@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jointensor.data.split import Split, split
+from jointensor.data.split import Split
 from jointensor.distributed.process_group import ProcessGroup
 from jointensor.kernels import pick_engine
 from jointensor.metrics import measure
@@ -187,11 +187,10 @@ def residual_blocks(config: RunConfig, fitted: Fit, dataset: Dataset) -> Sequenc
 
 def _fit_all_entries(run: Context, dataset: Dataset, fitted: Fit) -> Fit | None:
     """Train once more on all entries, for as long as the evaluated model took; ``None`` where that failed."""
-    assert isinstance(dataset, InMemory)  # refused from disk
     run.note("training once more on all entries")
-    everything = split(dataset.reading.tensor, test=0.0, valid=0.0, seed=run.config.split_seed)
     model = make_model(run.config, fitted.recipe, dataset.modes)
-    again = run.fit(fit, model, everything, schedule_of(fitted), on_epoch=run.listener.on_epoch)
+    everything = dataset.without_held_out()
+    again = run.fit(everything.fit, model, schedule_of(fitted), None, on_epoch=run.listener.on_epoch)
     if (again.failed and not fitted.failed) or run.stopped:
         why = "was stopped" if run.stopped else f"failed ({again.outcome})"
         run.note(f"training on all entries {why}; the evaluated model is kept")

@@ -23,8 +23,6 @@ class Request:
     """Processes that were started by ``torchrun``."""
     split: str = "standard"
     searches: bool = False
-    refits: bool = False
-    test_file: str | None = None
 
     def exact(self) -> bool:
         """Whether rows of g are solved for."""
@@ -61,16 +59,6 @@ REFUSALS = {
         _option("--rank auto", lambda request: request.searches),
         "most of its candidates need all entries at once",
         "give --rank R/F",
-    ),
-    "refit": Refusal(
-        _option("--refit", lambda request: request.refits),
-        "there are no shards of all entries",
-        "leave it out, or give --test 0 --valid 0",
-    ),
-    "test file": Refusal(
-        _option("--test-file", lambda request: request.test_file),
-        "it is read whole",
-        "give --test 0 and judge by jointensor evaluate RUN FILE",
     ),
     "split": Refusal(
         lambda request: "" if request.split.partition(":")[0] in ("standard", "first") else f"--split {request.split}",
