@@ -84,8 +84,7 @@ def compared(entries: int, rank: str, passes: int, folder: Path) -> dict:
     from timing import compared as ratio
 
     from jointensor.data.formats import npz
-    from jointensor.data.generate import SyntheticSpec
-    from jointensor.data.generate_large import write_large
+    from jointensor.data.generate import SyntheticSpec, write_large
     from jointensor.data.shard_writer import write_shards
     from jointensor.data.split import SplitAssignment, SplitRule
     from jointensor.data.store import Entries, ShardedEntries

@@ -4,7 +4,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from jointensor.data.generate import NONLINEARITIES, SyntheticSpec, draw_skewed_cells, generate
+from jointensor.data.generate import NONLINEARITIES, SyntheticSpec, cell_chunks, generate
 from jointensor.errors import ConfigError
 
 
@@ -105,18 +105,21 @@ def test_enrons_shape_costs_a_few_times_its_entries():
     assert peak < 8 * (tensor.indices.nbytes + tensor.values.nbytes) + factors + blocks
 
 
-@pytest.mark.parametrize(("shape", "skew"), [((10**9,) * 5, 0.0), ((10**6,) * 4, 1.2), ((3 * 10**9, 5), 0.0)])
+@pytest.mark.parametrize(
+    ("shape", "skew"), [((10**9,) * 5, 0.0), ((10**6,) * 4, 40.0), ((10**6,) * 4, 1.2), ((3 * 10**9, 5), 0.0)]
+)
 def test_any_shape(shape, skew):
-    cells = draw_skewed_cells(shape, 1000, skew, np.random.default_rng(0))
+    cells = np.concatenate(list(cell_chunks(SyntheticSpec(shape, 1000, skew=skew))))
     assert len(np.unique(cells, axis=0)) == 1000
     assert (cells >= 0).all()
     assert (cells < np.array(shape)).all()
 
 
 def test_every_cell_is_drawn_as_often_as_any_other_without_skew():
-    rng, counts = np.random.default_rng(0), np.zeros((4, 4))
-    for _ in range(2000):
-        counts[tuple(draw_skewed_cells((4, 4), 3, 0.0, rng).T)] += 1
+    counts = np.zeros((4, 4))
+    for seed in range(2000):
+        (cells,) = cell_chunks(SyntheticSpec((4, 4), 3, seed=seed))
+        counts[tuple(cells.T)] += 1
     assert ((counts - 375) ** 2 / 375).sum() < 37.7  # 99.9 % of fifteen degrees of freedom
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jointensor import SparseTensor, split
 from jointensor.data.modes import Mode
 from jointensor.data.split import share_of
-from jointensor.errors import ConfigError, DataError
+from jointensor.errors import ConfigError
 
 RULES = ["standard", "first:40", "time:day", "slices:user", "group:user", "group:user,day"]
 
@@ -161,7 +161,7 @@ def test_unknown_rules_are_refused(rule, message):
 
 @pytest.mark.parametrize("rule", ["time:month", "slices:month", "group:user,month"])
 def test_rules_name_the_modes_there_are(rule):
-    with pytest.raises(DataError, match="no mode 'month'; the modes are user, item, day"):
+    with pytest.raises(ConfigError, match="no mode 'month'; the modes are user, item, day"):
         split(numbered(), rule=rule)
 
 

@@ -13,7 +13,7 @@ from jointensor import SparseTensor
 from jointensor.data import tensor as sparse
 from jointensor.data.modes import Mode
 from jointensor.data.tensor import cell_keys, distinct_keys
-from jointensor.errors import DataError
+from jointensor.errors import ConfigError, DataError
 from tests.data.strategies import assume_fit_for_32_bits
 
 TWO = [[0, 1], [1, 0]]
@@ -207,7 +207,7 @@ def test_take_keeps_the_order_asked_for_and_over_checks_sizes():
     assert named.mode("b") == 1
     with pytest.raises(DataError, match="shape"):
         tensor.over((Mode("a", 2), Mode("b", 3)))
-    with pytest.raises(DataError, match="no mode 'c'; the modes are a, b"):
+    with pytest.raises(ConfigError, match="no mode 'c'; the modes are a, b"):
         named.mode("c")
 
 

@@ -152,7 +152,7 @@ class Npz(Reader):
 
     def case(self, rng: random.Random) -> Case:
         """Bytes of an archive changed, or an archive made of changed arrays."""
-        name = rng.choice(("tensor", "tensor", "queries", "labels")) + ".npz"
+        name = rng.choice(("tensor", "tensor", "queries")) + ".npz"
         if rng.random() < 0.3:
             return {name: mutated(rng, rng.choice(self.files), self.files, text=False)}
         members = self._members(rng)
@@ -201,7 +201,6 @@ class Npz(Reader):
 
     def read(self, folder: Path) -> None:
         """By the rules that the file's name asks for."""
-        from jointensor.data.catalogue.build import read_stand_in
         from jointensor.data.formats import read_tensor
         from jointensor.data.modes import Mode
         from jointensor.data.queries import read_queries
@@ -210,10 +209,6 @@ class Npz(Reader):
         if path.stem == "queries":
             modes = (Mode("user", 4), Mode("movie", 3, ("a", "b", "c")), Mode("day", 2))
             read_queries(path, modes, None, values=True)
-        elif path.stem == "labels":
-            path.rename(folder / "t_labels.npz")
-            (folder / "t.npz").write_bytes(self.files[0])
-            read_stand_in(folder / "t.npz")
         else:
             read_tensor(path)
 
@@ -460,11 +455,9 @@ class Archives(Reader):
         return file.getvalue()
 
     def read(self, folder: Path) -> None:
-        """Check it, and make a tensor of it."""
-        from jointensor.data.catalogue.archives import check_whole_archive
+        """Build a tensor from it."""
         from jointensor.data.catalogue.build import build
         from jointensor.data.catalogue.recipes import load
-        from jointensor.errors import JointensorError
 
         path = next(iter(folder.iterdir()))
         recipe, format_ = {
@@ -472,8 +465,6 @@ class Archives(Reader):
             "wall.tar.gz": (load("facebook-wall"), "konect"),
             "wall.txt.gz": (load("facebook-wall"), "mpi-wall"),
         }[path.name]
-        with contextlib.suppress(JointensorError):
-            check_whole_archive(path)
         build(recipe, format_, path)
 
 

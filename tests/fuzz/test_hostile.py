@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from jointensor.data.catalogue.archives import check_whole_archive, open_member
+from jointensor.data.catalogue.archives import open_member
 from jointensor.data.expressions import MAX_LENGTH, ModeExpression, growth, parse_sql
 from jointensor.data.formats import read_table, read_tensor
 from jointensor.data.formats.npz import read as read_npz
@@ -262,14 +262,12 @@ def test_archives_that_unpack_to_too_much_are_refused(tmp_path, small):
         read_npz(path)
     path = tmp_path / "ml.zip"
     path.write_bytes(zip_of_raw("ratings.csv", bomb(1 << 25), 1 << 25))
-    for look in (check_whole_archive, lambda path: open_member(path, "ratings.csv").__enter__()):
-        with pytest.raises(DataError, match="over 200 times its size"):
-            look(path)
+    with pytest.raises(DataError, match="over 200 times its size"), open_member(path, "ratings.csv"):
+        pass
     path = tmp_path / "x.txt.gz"
     path.write_bytes(gzip_bomb())
-    for look in (check_whole_archive, lambda path: open_member(path, "x").__enter__()):
-        with pytest.raises(DataError, match="over 200 times its size"):
-            look(path)
+    with pytest.raises(DataError, match="over 200 times its size"), open_member(path, "x"):
+        pass
 
 
 @pytest.mark.parametrize("shape", ["(2**40, 3)", "(1099511627776, 3)", "(-1, 3)", "(9223372036854775807, 2)", "(4,)"])
@@ -325,13 +323,13 @@ def test_json_lines_without_end_are_refused(depth, tmp_path):
 def test_archives_with_names_that_lead_out_are_refused(name, tmp_path):
     path = tmp_path / "ml.zip"
     path.write_bytes(pack([("ratings.csv", b"x"), (name, b"y")]))
-    with pytest.raises(DataError, match="leads out"), open_member(path, "ratings.csv"):
+    with pytest.raises(DataError, match="outside of the archive"), open_member(path, "ratings.csv"):
         pass
     tar = tmp_path / "w.tar.gz"
     with tarfile.open(tar, "w:gz") as archive:
         for one in ("ratings.csv", name):
             archive.addfile(tarfile.TarInfo(one), io.BytesIO())
-    with pytest.raises(DataError, match="leads out"), open_member(tar, "ratings.csv"):
+    with pytest.raises(DataError, match="outside of the archive"), open_member(tar, "ratings.csv"):
         pass
 
 
@@ -343,7 +341,7 @@ def test_links_in_archives_are_not_followed(kind, tmp_path, secret):
         info = tarfile.TarInfo("posts")
         info.type, info.linkname = kind, "other"
         archive.addfile(info)
-    with pytest.raises(DataError, match="is not a plain file"), open_member(tar, "posts"):
+    with pytest.raises(DataError, match="is not a regular file"), open_member(tar, "posts"):
         pass
 
 

@@ -12,7 +12,7 @@ import typer
 
 from jointensor.cli import arguments as a
 from jointensor.cli.terminal import json_text, visible
-from jointensor.errors import ConfigError
+from jointensor.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from jointensor.data.catalogue.download import OnBytes
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SYNTHETIC = "synthetic"
 LINE_EVERY = 5.0
-"""Seconds between lines about a download."""
+"""Seconds between progress lines of a download."""
 
 data = typer.Typer(
     help="The paper's tensors, and synthetic ones: list, info, get.", no_args_is_help=True, rich_markup_mode=None
@@ -46,7 +46,7 @@ def list_(cache: Cache = None, json: a.Json = False) -> None:
 
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = 160  # a file or a pipe has no edge
+        console.width = 160  # files and pipes have no width
     table = Table(
         Column("name", no_wrap=True), Column("shape in the paper", no_wrap=True), Column("entries", justify="right"),
         "licence", "downloaded",
@@ -65,7 +65,7 @@ def info(
     cache: Cache = None,
     json: a.Json = False,
 ) -> None:
-    """Say where a tensor comes from, on what terms, and how it is made."""
+    """Show the origin of a tensor, its terms of use, and how it is built."""
     from jointensor.data.catalogue.recipes import load
 
     facts = _facts(load(name), cache)
@@ -77,30 +77,29 @@ def info(
         "title": facts["title"],
         "paper": f"{_sizes(paper['shape'])}, {paper['entries']:,} entries",
         "modes": f"{', '.join(facts['modes'])}; value: {facts['value']}",
-        "made": facts["how"],
+        "built": facts["how"],
         "differs": facts["differs"],
         "instead": facts["substitute"],
         "licence": facts["licence"],
         "cite": facts["citation"],
         "page": facts["page"],
-        "stand-ins": ", ".join(facts["stand_ins"]),
         "cache": f"{facts['cache']} ({'downloaded' if facts['downloaded'] else 'not downloaded'})",
     }
     for what, text in lines.items():
         if text:
             _print(f"{what + ':':<11}{text}")
     for file in facts["files"]:
-        known = file["sha256"] or "not published; recorded at first use"
-        where = f"{file['urls'][0]}  sha256 {known}" if file["urls"] else "from a folder of yours (--from)"
+        known = file["sha256"] or "not published; recorded at the first download"
+        where = f"{file['url']}  sha256 {known}" if file["url"] else "not published; give it with --from"
         _print(f"{'file:':<11}{file['name']}  {where}")
 
 
 @data.command()
 def get(
-    name: Annotated[str, typer.Argument(help="Name of a tensor, of a file NAME.npz in --from, or 'synthetic'.")],
+    name: Annotated[str, typer.Argument(help="Name of a tensor, or 'synthetic'.")],
     out: Annotated[Path | None, typer.Option(help="File to write: .npz or a table; NAME.npz if not given.")] = None,
     from_: Annotated[
-        Path | None, typer.Option("--from", help="Folder, or file, to take it from instead of downloading.")
+        Path | None, typer.Option("--from", help="Folder with the publisher's files, or a file, instead of a download.")
     ] = None,
     cache: Cache = None,
     shape: Annotated[str | None, typer.Option(help="synthetic: sizes of the modes, such as 100x80x60.")] = None,
@@ -121,8 +120,9 @@ def get(
     quiet: a.Quiet = False,
     json: a.Json = False,
 ) -> None:
-    """Make a tensor: download it, take it from a folder, or draw a synthetic one."""
-    from jointensor.data.catalogue.get import check_out, write
+    """Download a tensor, build it from files you have, or generate a synthetic one."""
+    from jointensor.atomic import write_whole
+    from jointensor.data.formats import write_tensor
 
     out = Path(f"{name}.npz") if out is None else out
     options = {
@@ -133,13 +133,13 @@ def get(
     if name != SYNTHETIC and given:
         raise ConfigError(f"--{next(iter(given))} is for synthetic tensors: jointensor data get {SYNTHETIC} …")
     if name == SYNTHETIC and (from_ is not None or cache is not None):
-        raise ConfigError("a synthetic tensor is drawn, not fetched; leave out --from and --cache")
-    check_out(out)
+        raise ConfigError("a synthetic tensor is generated, not downloaded; leave out --from and --cache")
+    _check_out(out)
     if name == SYNTHETIC:
         facts = _synthetic(given, out)
     else:
         tensor, facts = _fetched(name, from_, cache, quiet=quiet)
-        write(tensor, out)
+        write_whole(out, lambda draft: write_tensor(tensor, draft))
     if quiet:
         return
     if json:
@@ -148,15 +148,30 @@ def get(
         _print(_summary(facts, out))
 
 
+def _check_out(out: Path) -> None:
+    """Refuse a path that cannot be written, before hours of work."""
+    from jointensor.data.formats import format_of
+
+    if format_of(out).name == "tns":
+        raise ConfigError(
+            f"--out {out}: .tns keeps labels in other files; write .npz, or a table such as .parquet or .csv"
+        )
+    if out.exists():
+        raise RunError(f"{out} exists already; give another --out, or remove it")
+    if not out.absolute().parent.is_dir():
+        raise RunError(f"there is no folder {out.absolute().parent} to write {out.name} to")
+
+
 def _fetched(name: str, origin: Path | None, cache: Path | None, *, quiet: bool) -> tuple[Any, dict[str, Any]]:
-    from jointensor.data.catalogue.cache import Fetcher, cache_folder
+    from jointensor.data.catalogue.get import Fetcher, cache_folder
     from jointensor.data.catalogue.get import get as get_tensor
 
     def note(text: str) -> None:
         if not quiet:
             typer.echo(visible(text), err=True)
 
-    built = get_tensor(name, origin, Fetcher(cache_folder(cache), note, None if quiet else _progress))
+    listeners = {} if quiet else {"on_note": note, "on_bytes": _progress}
+    built = get_tensor(name, origin, Fetcher(cache_folder(cache), **listeners))  # type: ignore[arg-type]
     for text in built.notes:
         note(text)
     return built.tensor, built.to_dict()
@@ -165,9 +180,8 @@ def _fetched(name: str, origin: Path | None, cache: Path | None, *, quiet: bool)
 def _synthetic(given: dict[str, Any], out: Path) -> dict[str, Any]:
     from jointensor.atomic import write_whole
     from jointensor.cli.options import parse_rank
-    from jointensor.data.catalogue.get import write
-    from jointensor.data.generate import SyntheticSpec, generate
-    from jointensor.data.generate_large import MAX_IN_MEMORY, write_large
+    from jointensor.data.formats import write_tensor
+    from jointensor.data.generate import LIMITS, SyntheticSpec, generate, write_large
 
     sizes = _parse_shape(given.pop("shape", None))
     density = given.pop("density", None)
@@ -179,10 +193,8 @@ def _synthetic(given: dict[str, Any], out: Path) -> dict[str, Any]:
         given["entries"] = max(1, round(density * math.prod(sizes)))
     rank = parse_rank(given.pop("rank", "3/0"))
     spec = SyntheticSpec(shape=sizes, rank=rank, **given)
-    if spec.entries > MAX_IN_MEMORY:
-        write_whole(out, lambda draft: write_large(spec, draft))
-    else:
-        write(generate(spec)[0], out)
+    large = spec.entries > LIMITS.max_in_memory
+    write_whole(out, lambda draft: write_large(spec, draft) if large else write_tensor(generate(spec)[0], draft))
     options = {"rank": f"{rank[0]}/{rank[1]}", "nonlinearity": spec.nonlinearity, "ratio": spec.ratio}
     options |= {"noise": spec.noise, "skew": spec.skew, "seed": spec.seed}
     names = [f"mode_{n}" for n in range(len(sizes))]
@@ -198,7 +210,7 @@ def _parse_shape(text: str | None) -> tuple[int, ...]:
 
 
 def _facts(recipe: Recipe, cache: Path | None) -> dict[str, Any]:
-    from jointensor.data.catalogue.cache import cache_folder, downloaded
+    from jointensor.data.catalogue.get import cache_folder, downloaded
 
     folder = cache_folder(cache)
     return {
@@ -206,10 +218,10 @@ def _facts(recipe: Recipe, cache: Path | None) -> dict[str, Any]:
         "citation": recipe.citation, "modes": list(recipe.modes), "value": recipe.value,
         "paper": {"shape": list(recipe.shape), "entries": recipe.entries},
         "how": recipe.how, "differs": recipe.differs, "substitute": recipe.substitute,
-        "stand_ins": list(recipe.stand_ins), "public": recipe.public,
+        "public": recipe.public,
         "downloaded": downloaded(recipe, folder) is not None, "cache": str(folder / recipe.name),
         "files": [
-            {"name": file.name, "urls": list(file.urls), "sha256": file.sha256, "optional": file.optional}
+            {"name": file.name, "url": file.url, "sha256": file.sha256, "optional": file.optional}
             for source in recipe.sources for file in source.files
         ],
     }  # fmt: skip
@@ -229,7 +241,7 @@ def _sizes(shape: list[int]) -> str:
 
 
 def _progress(file: str) -> OnBytes:
-    """A listener that writes a line about a download every few seconds."""
+    """A listener that prints the progress of a download every few seconds."""
     last = time.monotonic()
 
     def on_bytes(here: int, total: int | None) -> None:

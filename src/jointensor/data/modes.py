@@ -15,7 +15,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from jointensor.errors import DataError
+from jointensor.errors import ConfigError, DataError
 
 Order = Literal["none", "ordered", "cyclic"]
 ORDERS: tuple[str, ...] = get_args(Order)
@@ -104,6 +104,14 @@ class Mode:
         if number is None or number != int(number) or not 0 <= number < self.size:
             return UNSEEN
         return int(number)
+
+
+def find_mode(modes: Sequence[Mode], name: str) -> int:
+    """Position of the mode called ``name``, which an option gave."""
+    names = [mode.name for mode in modes]
+    if name not in names:
+        raise ConfigError(f"there is no mode '{name}'; the modes are {', '.join(names)}")
+    return names.index(name)
 
 
 def guess_order(name: str, labels: Sequence[str] | None) -> Order:

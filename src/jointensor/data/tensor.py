@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from jointensor.data.modes import Mode
+from jointensor.data.modes import Mode, find_mode
 from jointensor.data.values import ValueSummary, check_underflow
 from jointensor.errors import DataError
 
@@ -84,9 +84,7 @@ class SparseTensor:
 
     def mode(self, name: str) -> int:
         """Position of the mode called ``name``."""
-        if name not in self.mode_names:
-            raise DataError(f"there is no mode '{name}'; the modes are {', '.join(self.mode_names)}")
-        return self.mode_names.index(name)
+        return find_mode(self.modes, name)
 
     def take(self, positions: NDArray[np.integer]) -> SparseTensor:
         """The entries at ``positions``, in that order, over the same modes."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from jointensor.data.formats import count_entries, order_modes, read_tensor, scan_source
 from jointensor.data.formats.base import ChunkedSource, Reading
-from jointensor.data.modes import Mode
+from jointensor.data.modes import Mode, find_mode
 from jointensor.data.queries import read_entries, scan_entries
 from jointensor.data.shard_writer import ShardedTensor, load_shards, write_shards
 from jointensor.data.shards import Shards, read_header
@@ -320,14 +320,7 @@ def linear_blocks(config: RunConfig, recipe: Recipe, modes: tuple[Mode, ...], *,
     """The multilinear blocks, modes by position; ``whole`` includes the blocks that are fitted to residuals."""
     if config.linear is None:
         return recipe.linear(config.rank_pair[0])
-    names = [mode.name for mode in modes]
-
-    def find(name: str) -> int:
-        if name not in names:
-            raise DataError(f"there is no mode '{name}'; the modes are {', '.join(names)}")
-        return names.index(name)
-
-    spelled = by_position(config.linear, find)
+    spelled = by_position(config.linear, lambda name: find_mode(modes, name))
     return spelled if whole else split_residual_blocks(spelled, sampled=recipe.linear_solver == "gibbs")[0]
 
 

@@ -203,7 +203,7 @@ def test_orders_can_be_declared(tmp_path):
     path = put(tmp_path / "x.tns", "1 1 2\n")
     tensor = read_tensor(path, orders={"mode_1": "cyclic"}).tensor
     assert [mode.order for mode in tensor.modes] == ["none", "cyclic"]
-    with pytest.raises(DataError, match="no mode 'hour'"):
+    with pytest.raises(ConfigError, match="no mode 'hour'"):
         with_orders(tensor, {"hour": "cyclic"})
     with pytest.raises(ConfigError, match="order 'round' of mode 'mode_1' is not one of"):
         with_orders(tensor, {"mode_1": "round"})

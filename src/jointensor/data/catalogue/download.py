@@ -1,7 +1,7 @@
-"""Resumable, verified downloads of limited size that never leave a partial file under its final name.
+"""Downloads: resumable, verified, limited in size, and never partial under the final name.
 
-Bytes that have arrived are in ``FILE.part``; ``FILE.part.json`` has the version of the file they belong to, so that a
-file that changed meanwhile is fetched from its beginning.
+Bytes that have arrived are in ``FILE.part``. ``FILE.part.json`` has their address and their version (entity tag), so
+that a file that changed in the meantime is fetched from the beginning.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
-from email.message import Message
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
@@ -26,56 +25,49 @@ from jointensor.atomic import write_json
 from jointensor.errors import ConfigError, DataError, RunError
 
 OnBytes = Callable[[int, int | None], None]
-"""Called with the bytes that have arrived and, where it is known, the size of the file."""
+"""Called with the number of bytes that have arrived and the size of the file, ``None`` if it is unknown."""
 
-WEB = ("http", "https")
+SCHEMES = ("http", "https")
 BLOCK = 1 << 18
 TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
-"""HTTP answers after which a download is tried again."""
-MAX_BYTES = 1 << 34
-"""Bytes of a file of which nothing else is known: 16 GiB, several times the largest tensor of the catalogue."""
+"""HTTP status codes after which a download is tried again."""
 
 
 class NotThereError(DataError):
-    """The publisher has no such file (any more)."""
-
-
-class ChecksumError(DataError):
-    """A file is not the one it should be."""
+    """The server has no such file."""
 
 
 class _TooLargeError(Exception):
-    """The file is larger than is expected."""
+    """The file is larger than the limit."""
 
 
-class _CutOffError(Exception):
+class _InterruptedError(Exception):
     """The connection failed or ended early; the bytes that have arrived are kept."""
 
 
 @dataclass(frozen=True)
-class Patience:
-    """Timeouts and retries of a download."""
+class Retries:
+    """Timeout and retries of a download."""
 
     timeout: float = 30.0
-    """Seconds without a byte before a connection counts as lost."""
+    """Seconds without a byte until a connection counts as lost."""
     tries: int = 5
-    """Connections for one file."""
+    """Connections per file."""
     pause: float = 1.0
-    """Seconds before the second try; twice as many before each further one."""
+    """Seconds before the second try; doubled before each further one."""
     sleep: Callable[[float], None] = time.sleep
-    """Waits so many seconds."""
 
 
 def download(
     url: str,
     path: Path,
     *,
+    max_bytes: int,
     sha256: str | None = None,
-    max_bytes: int = MAX_BYTES,
-    on_bytes: OnBytes | None = None,
-    patience: Patience | None = None,
+    on_bytes: OnBytes = lambda here, total: None,
+    retries: Retries | None = None,
 ) -> str:
-    """Fetch ``url`` into ``path``, resuming an earlier call that was interrupted, and return the SHA-256 checksum.
+    """Fetch ``url`` into ``path``, resuming an interrupted call, and return the SHA-256 checksum.
 
     Parameters
     ----------
@@ -83,166 +75,157 @@ def download(
         ``http`` or ``https``.
     path
         The file to write; it appears when it is complete and verified.
+    max_bytes
+        Largest size that is accepted.
     sha256
         The expected checksum; a file with another checksum is removed.
-    max_bytes
-        Largest size that is accepted; more bytes are not stored.
     on_bytes
         Called with the progress.
-    patience
-        Time-outs and retries.
+    retries
+        Timeout and retries.
 
     Raises
     ------
     NotThereError
-        If the server says that it has no such file.
-    ChecksumError
-        If the checksum differs.
+        If the server has no such file.
     DataError
-        If it cannot be fetched whole, or is larger than ``max_bytes``.
+        If it cannot be fetched completely, is larger than ``max_bytes``, or has another checksum.
     """
-    check_url(url)
-    patience = patience or Patience()
-    part, note = path.with_name(f"{path.name}.part"), path.with_name(f"{path.name}.part.json")
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme not in SCHEMES or not parts.hostname:
+        raise ConfigError(f"'{url}' is not an http or https address; use files of your own with --from")
+    retries = retries or Retries()
+    partial = _Partial(url, path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RunError(f"{path.parent} cannot be made: {error.strerror}") from error
+        raise RunError(f"{path.parent} cannot be created: {error.strerror}") from error
     reason = ""
-    for turn in range(patience.tries):
+    for turn in range(retries.tries):
         if turn:
-            patience.sleep(patience.pause * 2 ** (turn - 1))
+            retries.sleep(retries.pause * 2 ** (turn - 1))
         try:
-            _transfer(url, part, note, patience.timeout, max_bytes, on_bytes)
+            _transfer(partial, retries.timeout, max_bytes, on_bytes)
             break
         except _TooLargeError as error:
-            _forget(part, note)
-            raise DataError(f"{url} {error}; it is not the file that was published, or fetch it by hand") from None
-        except _CutOffError as error:
+            partial.remove()
+            raise DataError(f"{url} {error}: it is not the published file, or has to be downloaded by hand") from None
+        except _InterruptedError as error:
             reason = str(error)
     else:
-        here = part.stat().st_size if part.exists() else 0
         raise DataError(
-            f"{url} could not be fetched in {patience.tries} tries ({reason}); {here:,} bytes are kept in {part}: "
-            "repeat the command to go on from there"
+            f"{url} could not be fetched in {retries.tries} tries ({reason}); {partial.size():,} bytes are kept in "
+            f"{partial.data}: repeat the command to resume"
         )
-    found = checksum_of(part)
-    note.unlink(missing_ok=True)
+    found = checksum_of(partial.data)
     if sha256 is not None and found != sha256:
-        part.unlink()
-        raise ChecksumError(
-            f"{url} has the SHA-256 checksum {found}, expected {sha256}: it is corrupt, or its publisher changed it; "
-            "the file was removed, try again"
+        partial.remove()
+        raise DataError(
+            f"{url} has the SHA-256 checksum {found}, expected {sha256}: it is corrupt, or the publisher changed it; "
+            "the download was removed, try again"
         )
-    part.replace(path)
+    partial.data.replace(path)
+    partial.remove()
     return found
 
 
-def check_url(url: str) -> None:
-    """Refuse addresses that are not on the web."""
-    parts = urllib.parse.urlsplit(url)
-    if parts.scheme not in WEB or not parts.hostname:
-        raise ConfigError(f"'{url}' is not an http or https address; give files of your own with --from")
+class _Partial:
+    """The bytes of a file that have arrived."""
+
+    def __init__(self, url: str, path: Path) -> None:
+        self.url = url
+        self.data, self.note = path.with_name(f"{path.name}.part"), path.with_name(f"{path.name}.part.json")
+
+    def size(self) -> int:
+        """Number of bytes."""
+        return self.data.stat().st_size if self.data.exists() else 0
+
+    def resumable(self) -> tuple[int, str]:
+        """Number of bytes that a transfer can continue from, and the version of the file they belong to."""
+        try:
+            known = json.loads(self.note.read_text(encoding="utf-8"))
+            if known["url"] == self.url and isinstance(known["version"], str):
+                return self.size(), known["version"]
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        return 0, ""
+
+    def remove(self) -> None:
+        """Remove both files."""
+        self.data.unlink(missing_ok=True)
+        self.note.unlink(missing_ok=True)
 
 
-def _transfer(url: str, part: Path, note: Path, timeout: float, max_bytes: int, on_bytes: OnBytes | None) -> None:
-    """One connection: append the missing bytes of the file to ``part``."""
-    here, version = _partial(url, part, note)
+def _transfer(partial: _Partial, timeout: float, max_bytes: int, on_bytes: OnBytes) -> None:
+    """One connection: append the missing bytes of the file."""
+    here, version = partial.resumable()
     headers = {"User-Agent": f"jointensor/{__version__}", "Accept-Encoding": "identity"}
     if here:
         headers |= {"Range": f"bytes={here}-", "If-Range": version}
     try:
-        response = _OPENER.open(urllib.request.Request(url, headers=headers), timeout=timeout)
+        response = _OPENER.open(urllib.request.Request(partial.url, headers=headers), timeout=timeout)
     except urllib.error.HTTPError as error:
         error.close()
-        _refused(url, error.code, part, note)
+        _refused(partial, error.code)
     except (OSError, http.client.HTTPException) as error:
-        raise _CutOffError(_reason(error)) from None
+        raise _InterruptedError(_reason(error)) from None
     with response:
-        start, total = _extent(response, here)
+        start, total = _extent(response)
+        tag = response.headers.get("ETag") or ""
+        found = response.headers.get("Last-Modified") if not tag or tag.startswith("W/") else tag  # W/: a weak tag
         if total is not None and total > max_bytes:
-            raise _TooLargeError(f"has {total:,} bytes, and at most {max_bytes:,} are expected")
-        if start and (start != here or _version(response.headers) not in (None, version)):
-            _forget(part, note)  # not every server does what Range and If-Range ask for
-            raise _CutOffError(f"the server did not go on after the {here:,} bytes that were here")
+            raise _TooLargeError(f"has {total:,} bytes, more than the limit of {max_bytes:,}")
+        if start and (start != here or found not in (None, version)):
+            partial.remove()  # some servers do not honour Range and If-Range
+            raise _InterruptedError(f"the server did not continue after {here:,} bytes")
         try:
-            write_json(note, {"url": url, "version": _version(response.headers), "bytes": total})
-            with part.open("ab" if start else "wb") as file:
+            write_json(partial.note, {"url": partial.url, "version": found})
+            with partial.data.open("ab" if start else "wb") as file:
                 _copy(response, file, start, total, max_bytes, on_bytes)
         except OSError as error:
-            raise RunError(f"{part} cannot be written: {error.strerror or error}") from error
+            raise RunError(f"{partial.data} cannot be written: {error.strerror or error}") from error
 
 
-def _copy(
-    response: Any, file: IO[bytes], here: int, total: int | None, max_bytes: int, on_bytes: OnBytes | None
-) -> None:
+def _copy(response: Any, file: IO[bytes], here: int, total: int | None, max_bytes: int, on_bytes: OnBytes) -> None:
     while True:
         try:
             block = response.read(BLOCK)
         except http.client.IncompleteRead as error:
             file.write(error.partial)
-            raise _CutOffError("the connection ended early") from None
+            raise _InterruptedError("the connection ended early") from None
         except (OSError, http.client.HTTPException) as error:
-            raise _CutOffError(_reason(error)) from None
+            raise _InterruptedError(_reason(error)) from None
         if not block:
             break
         here += len(block)
         if here > max_bytes:
-            raise _TooLargeError(f"has more than the {max_bytes:,} bytes that are expected")
+            raise _TooLargeError(f"has more bytes than the limit of {max_bytes:,}")
         file.write(block)
-        if on_bytes is not None:
-            on_bytes(here, total)
+        on_bytes(here, total)
     file.flush()
     os.fsync(file.fileno())
     if total is not None and here < total:
-        raise _CutOffError(f"the connection ended after {here:,} of {total:,} bytes")
+        raise _InterruptedError(f"the connection ended after {here:,} of {total:,} bytes")
 
 
-def _partial(url: str, part: Path, note: Path) -> tuple[int, str]:
-    """Number of bytes of an earlier try that can be resumed, and the version of the file they belong to."""
-    try:
-        known = json.loads(note.read_text(encoding="utf-8"))
-        here, version, total = part.stat().st_size, known["version"], known["bytes"]
-        if known["url"] == url and isinstance(version, str) and version and (total is None or here < total):
-            return here, version
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    return 0, ""
-
-
-def _extent(response: Any, here: int) -> tuple[int, int | None]:
-    """Position at which the answer starts, and the length of the whole file where it is given."""
+def _extent(response: Any) -> tuple[int, int | None]:
+    """Position at which the response starts (-1 if unknown), and the size of the file if it is given."""
     if response.status == http.client.PARTIAL_CONTENT:
         match = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", "").strip())
-        if match is None:
-            return -1 if here else 0, None
-        return int(match[1]), None if match[2] == "*" else int(match[2])
+        return (-1, None) if match is None else (int(match[1]), None if match[2] == "*" else int(match[2]))
     length = response.headers.get("Content-Length", "")
     return 0, int(length) if length.isdecimal() else None
 
 
-def _version(headers: Message) -> str | None:
-    """Version of a file: a strong entity tag, or the time of its last change."""
-    tag = headers.get("ETag")
-    return tag if tag and not tag.startswith("W/") else headers.get("Last-Modified")
-
-
-def _refused(url: str, code: int, part: Path, note: Path) -> NoReturn:
+def _refused(partial: _Partial, code: int) -> NoReturn:
     if code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
-        _forget(part, note)
-        raise _CutOffError("the file became shorter than what had arrived of it")
+        partial.remove()
+        raise _InterruptedError("the file is not longer than the bytes that had arrived")
     if code in TRANSIENT:
-        raise _CutOffError(f"the server answered {code}")
+        raise _InterruptedError(f"HTTP status {code}")
     if code in (http.client.NOT_FOUND, http.client.GONE):
-        raise NotThereError(f"{url} is not there (HTTP {code}): fetch it by hand, and give its folder with --from")
-    raise DataError(
-        f"{url} cannot be fetched: the server answered {code} {http.client.responses.get(code, '')}".rstrip()
-    )
-
-
-def _forget(part: Path, note: Path) -> None:
-    part.unlink(missing_ok=True)
-    note.unlink(missing_ok=True)
+        raise NotThereError(f"{partial.url} does not exist (HTTP {code}): download it by hand, and give it with --from")
+    raise DataError(f"{partial.url} cannot be fetched: HTTP {code} {http.client.responses.get(code, '')}".rstrip())
 
 
 def _reason(error: Exception) -> str:
@@ -251,17 +234,17 @@ def _reason(error: Exception) -> str:
 
 
 class _SafeRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirections to web addresses, and never from https to http."""
+    """Follows redirects to http and https addresses, and never from https to http."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
-        """The request that follows a redirection."""
+        """The request that follows a redirect."""
         before, after = (urllib.parse.urlsplit(url).scheme.lower() for url in (req.full_url, newurl))
-        if after not in WEB:
-            raise DataError(f"{req.full_url} leads to {newurl}, which is not an http or https address")
+        if after not in SCHEMES:
+            raise DataError(f"{req.full_url} redirects to {newurl}, which is not an http or https address")
         if before == "https" and after == "http":
-            raise DataError(f"{req.full_url} leads to {newurl}, which is not encrypted: anybody could change the file")
+            raise DataError(f"{req.full_url} redirects to {newurl}, which is not encrypted: anyone could change it")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from jointensor.data.formats.base import ChunkedSource, Reading, check_positions
-from jointensor.data.modes import ORDERS, Mode, Order
+from jointensor.data.modes import ORDERS, Mode, Order, find_mode
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError, DataError
 
@@ -181,10 +181,8 @@ def with_orders(tensor: SparseTensor, orders: Mapping[str, str]) -> SparseTensor
 
 def order_modes(modes: tuple[Mode, ...], orders: Mapping[str, str]) -> tuple[Mode, ...]:
     """The same modes with the order of some declared."""
-    names = [mode.name for mode in modes]
     for name, order in orders.items():
-        if name not in names:
-            raise DataError(f"there is no mode '{name}'; the modes are {', '.join(names)}")
+        find_mode(modes, name)
         if order not in ORDERS:
             raise ConfigError(f"order '{order}' of mode '{name}' is not one of {', '.join(ORDERS)}")
     return tuple(replace(mode, order=cast(Order, orders.get(mode.name, mode.order))) for mode in modes)
