@@ -67,7 +67,7 @@ results: $(READY) ## every experiment of the paper, into docs/results; hours: ma
 	-cp runs/results/*.svg docs/results/
 
 identifiability: $(READY) ## the paper's identifiability experiment, ten seeds
-	$(BIN)/python -m jointensor.reproduce.identifiability --seeds 10
+	$(BIN)/jointensor reproduce figure2 --seeds 10 --out runs/figure2
 
 clean: ## remove the environment and what the commands wrote
 	rm -rf $(VENV) demo runs dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -22,7 +22,7 @@ from pathlib import Path
 LOADED = (
     "jointensor.cli.options", "jointensor.cli.screen", "jointensor.data.generate", "jointensor.estimator",
     "jointensor.runs.pipeline", "jointensor.runs.compare", "jointensor.runs.select",
-    "jointensor.runs.report", "jointensor.reproduce.run", "jointensor.kernels.numba_kriging",
+    "jointensor.runs.report", "jointensor.reproduce.experiments", "jointensor.kernels.numba_kriging",
     "jointensor.kernels.numba_rows", "jointensor.testing", "matplotlib.pyplot",
     "torch._dynamo",  # what PyTorch loads with the first optimiser, for more than a second
 )  # fmt: skip

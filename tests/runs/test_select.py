@@ -10,7 +10,6 @@ import pytest
 
 from jointensor.data.synthetic import make_joint
 from jointensor.errors import ConfigError, RunError
-from jointensor.reproduce import planted_ranks as ranks
 from jointensor.runs.select import (
     MIN_GAIN,
     TITLES,
@@ -194,14 +193,6 @@ def test_grids_without_a_meaning_are_refused(planted, grid):
     linear, nonlinear, folds, starts = grid
     with pytest.raises(ConfigError, match="select needs"):
         select(planted, linear, nonlinear, folds=folds, starts=starts)
-
-
-@pytest.mark.slow
-def test_the_experiment_on_ranks_plants_what_it_says():
-    row = ranks.run_one(2, 0, network=False, size=30, device="cpu")
-    assert row["planted"] == row["identified"] == 2
-    assert len(row["rmse"]) == len(ranks.CANDIDATES)
-    assert np.argmin(np.diff(row["rmse"])) == 0  # the second component takes away most
 
 
 # --- files

@@ -377,8 +377,8 @@ def reproduce(
 ) -> None:
     """Repeat an experiment of the paper: our figures beside its own, and whether its claims hold."""
     from jointensor.cli.screen import Screen
+    from jointensor.reproduce.experiments import reproduce as run_experiment
     from jointensor.reproduce.paper import DATASETS
-    from jointensor.reproduce.run import reproduce as run_experiment
     from jointensor.reproduce.study import Setting
 
     screen = Screen(quiet=quiet, json=json)

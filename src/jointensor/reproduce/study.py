@@ -93,12 +93,14 @@ class Setting:
         """The tensor that stands for one of the paper's."""
         return read_tensor(str(self.source(dataset))).tensor
 
-    def compared(self, name: str, dataset: str, models: Sequence[str], recipe: str = "paper") -> dict[str, Any]:
+    def compared(
+        self, name: str, dataset: str, models: Sequence[str], recipe: str = "paper", seeds: int | None = None
+    ) -> dict[str, Any]:
         """Rows of a comparison on one tensor, by model; finished fits are kept."""
         config = CompareConfig(
             source=str(self.source(dataset).resolve()),
             models=tuple(models),
-            seeds=self._seeds(dataset),
+            seeds=self._seeds(dataset) if seeds is None or self.quick else seeds,
             recipe=recipe,
             recipe_changes=dict(QUICK) if self.quick else {},
             device=self.device,
@@ -218,3 +220,8 @@ def figure(row: dict[str, Any] | None, key: str = "rmse", digits: int = 4) -> st
     spread = row.get(f"{key}_sd")
     text = f"{row[key]:.{digits}g}" + ("" if spread is None else f" ± {spread:.2g}")
     return text + (CUT if row.get("not_converged") else "")
+
+
+def number(value: float | None, digits: int = 3, missing: str = "–") -> str:
+    """A number in few digits."""
+    return missing if value is None else f"{value:.{digits}g}"

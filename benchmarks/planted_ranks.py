@@ -1,6 +1,6 @@
 """Is the multilinear rank that ``select`` chooses the planted one?
 
-    python -m jointensor.reproduce.planted_ranks --seeds 10
+    python benchmarks/planted_ranks.py --seeds 10
 
 A 100 × 100 × 100 tensor, 20 % observed, R = 2, 3 or 5 components, noise of a tenth of the values' variance, with and
 without a nonlinear part of half the components' standard deviation. Candidates are R = 1 … 8.
@@ -13,7 +13,7 @@ import json
 import sys
 
 from jointensor.data.synthetic import make_joint
-from jointensor.reproduce.identifiability import julia_network
+from jointensor.reproduce.planted import julia_network
 from jointensor.runs.select import select
 
 PLANTED = (2, 3, 5)
