@@ -8,8 +8,7 @@ import pytest
 
 from jointensor import write_tensor
 from jointensor.data.synthetic import make_joint
-from jointensor.errors import JointensorError, RunError
-from jointensor.report import schema
+from jointensor.errors import JointensorError
 from jointensor.runs.compare import compare
 from jointensor.runs.compare_fits import CompareConfig
 from jointensor.runs.config import RunConfig
@@ -92,32 +91,3 @@ def test_a_damaged_folder_gives_a_page_or_an_error(folders, tmp_path, kind):
     assert len(errors) > 10
     assert all(str(folder) in one and len(one) < 600 for one in errors)
     report(folder)
-
-
-@pytest.mark.parametrize("kind", ["run", "untested"])
-def test_what_a_run_writes_is_what_its_page_takes(folders, kind):
-    for name, pattern in (("report", schema.FACTS), ("metrics", schema.METRICS), ("config", schema.CONFIG)):
-        schema.check(json.loads((folders / kind / f"{name}.json").read_text(encoding="utf-8")), pattern, name)
-
-
-@pytest.mark.parametrize(
-    ("data", "pattern", "message"),
-    [
-        ({"a": {"b": [1, "x"]}}, {"a": {"b": [float]}}, r"f is damaged: a\.b\[1\] is 'x', not a finite number"),
-        ({"a": float("nan")}, {"a": float}, "a is nan, not a finite number"),
-        ({"a": True}, {"a": int}, "a is True, not a whole number"),
-        ({"a": 1}, {"a": str}, "a is 1, not text"),
-        ({}, {"a": str}, "a is not there"),
-        ([], {"a": str}, r"all of it is \[\], not an object"),
-        ({"a": [1]}, {"a": [int, int]}, "a has 1 members, not 2"),
-        ({"a": 1}, {"a": [int]}, "a is 1, not a list"),
-    ],
-)
-def test_a_mismatch_is_named_by_file_and_place(data, pattern, message):
-    with pytest.raises(RunError, match=message):
-        schema.check(data, pattern, "f")
-
-
-@pytest.mark.parametrize("data", [{}, {"a": None}, {"a": {"k": 1, "l": 2.5}, "more": "x"}])
-def test_optional_and_unknown_keys_pass(data):
-    assert schema.check(data, {"a?": ({str: float}, None)}, "f") is data

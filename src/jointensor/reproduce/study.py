@@ -20,7 +20,7 @@ from jointensor.errors import ConfigError, DataError
 from jointensor.reproduce.paper import DATASETS
 from jointensor.runs.compare import OnFit, compare, finished_rows
 from jointensor.runs.compare_fits import CompareConfig
-from jointensor.runs.folder import environment, read_json
+from jointensor.runs.folder import environment, read_object
 
 STAND_INS = {
     "MovieLens": "ml_25m_first100k",
@@ -119,13 +119,13 @@ class Setting:
             found = {"found": compute(), "environment": environment()}
             path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, found)
-        return read_json(path)["found"]
+        return read_object(path)["found"]
 
     def machines(self, name: str) -> list[str]:
         """Versions and machines that the fits of an experiment were computed with."""
         cells = self.out / "cells"
-        made = [read_json(path) for path in sorted(cells.glob(f"{name}-*/environment.json"))]
-        made += [read_json(path)["environment"] for path in sorted(cells.glob(f"{name}-*.json"))]
+        made = [read_object(path) for path in sorted(cells.glob(f"{name}-*/environment.json"))]
+        made += [read_object(path)["environment"] for path in sorted(cells.glob(f"{name}-*.json"))]
         return sorted({_described(one) for one in made or [environment()]})
 
     def _seeds(self, dataset: str) -> int:

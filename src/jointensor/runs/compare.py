@@ -30,7 +30,7 @@ from jointensor.runs.compare_fits import CompareConfig, ComparedFit, planned_fit
 from jointensor.runs.compare_table import as_csv, as_markdown, draw, rows_of
 from jointensor.runs.config import Listener
 from jointensor.runs.dataset import read_source
-from jointensor.runs.folder import CELLS, CONFIG, environment, new_folder
+from jointensor.runs.folder import CELLS, CONFIG, ENVIRONMENT, environment, new_folder
 from jointensor.runs.model_specs import parse_models
 from jointensor.runs.report import write_comparison_report
 from jointensor.runs.workers import end_with_parent
@@ -72,7 +72,7 @@ def compare(
             (path / "checkpoints").rmdir()  # finished fits are the checkpoints here
             (path / CELLS).mkdir()
             write_json(path / CONFIG, asked)
-            write_json(path / "environment.json", environment())
+            write_json(path / ENVIRONMENT, environment())
     _fill(out, config, jobs, listener, on_fit)  # outside: whatever happens now, finished fits stay
     return _write_results(out, config, listener)
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from jointensor.data.frames import TableSpec
 
 WEIGHTS, LABELS, METRICS, CONFIG = "model.safetensors", "labels.json", "metrics.json", "config.json"
+ENVIRONMENT = "environment.json"
 CHECKPOINTS = "checkpoints"
 """States of a training that is under way."""
 
@@ -109,7 +110,7 @@ def write_model(
     labels = {"modes": [_mode_to_dict(mode) for mode in modes], "table": None if spec is None else spec.to_dict()}
     write_text(staged / LABELS, json.dumps(labels, ensure_ascii=False))
     write_text(staged / "history.jsonl", "".join(json.dumps(row.to_dict()) + "\n" for row in history))
-    write_json(path / "environment.json", environment())
+    write_json(path / ENVIRONMENT, environment())
     return {name: sha256(staged / name) for name in (WEIGHTS, LABELS)}
 
 
@@ -141,7 +142,7 @@ def has_metrics(path: Path) -> bool:
 
 def read_metrics(path: Path) -> dict[str, Any]:
     """The figures of a run."""
-    return _read_object(path / METRICS)
+    return read_object(path / METRICS)
 
 
 def load_run(path: Path | str, nonlinear: type[nn.Module] | nn.Module | None = None) -> Run:
@@ -155,9 +156,9 @@ def load_run(path: Path | str, nonlinear: type[nn.Module] | nn.Module | None = N
         settle(path)
     if not (path / METRICS).exists():
         raise RunError(f"{path} is unfinished: it has no {METRICS}; continue it with: jointensor fit --resume {path}")
-    metrics, config = _read_object(path / METRICS), _read_object(path / CONFIG)
+    metrics, config = read_object(path / METRICS), read_object(path / CONFIG)
     _check_files(path, metrics.get("files", {}))
-    labels = _read_object(path / LABELS)
+    labels = read_object(path / LABELS)
     try:
         modes = tuple(_mode_from_dict(mode) for mode in labels["modes"])
         spec = _spec_from_dict(labels["table"])
@@ -182,7 +183,7 @@ def read_config(path: Path) -> dict[str, Any]:
     """What a run was asked for."""
     if not (path / CONFIG).exists():
         raise RunError(f"{path} is not a run folder: it has no {CONFIG}")
-    return _read_object(path / CONFIG)
+    return read_object(path / CONFIG)
 
 
 def environment() -> dict[str, Any]:
@@ -230,18 +231,14 @@ def _spec_from_dict(data: dict[str, Any] | None) -> TableSpec | None:
     return spec
 
 
-def read_json(path: Path) -> Any:
-    """A file of a folder, or an error that names it."""
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON object in a file of a folder, or an error that names the file."""
     try:
         if path.exists() and not path.is_file():
             raise OSError("it is not a plain file")  # a pipe would be waited for
-        return json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{path} is missing or damaged: {error}") from None
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    data = read_json(path)
     if not isinstance(data, dict):
         raise RunError(f"{path} is damaged: it does not hold a JSON object")
     return data

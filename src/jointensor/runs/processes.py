@@ -12,7 +12,7 @@ from jointensor.atomic import write_json
 from jointensor.distributed.launch import restarted
 from jointensor.distributed.process_group import ProcessGroup
 from jointensor.errors import DataError, RunError
-from jointensor.runs.folder import CHECKPOINTS, CONFIG, METRICS, new_folder, read_config, read_json
+from jointensor.runs.folder import CHECKPOINTS, CONFIG, METRICS, new_folder, read_config, read_object
 
 
 def check_same_source(source: Path, checksum: str, processes: ProcessGroup) -> None:
@@ -45,8 +45,7 @@ def finished_before(out: Path, asked: dict[str, Any], processes: ProcessGroup) -
     def find() -> dict[str, Any] | None:
         if not processes.first or not processes.shared or not restarted() or not (out / METRICS).exists():
             return None
-        found = read_json(out / METRICS) if _same(out, asked) else None
-        return found if isinstance(found, dict) else None
+        return read_object(out / METRICS) if _same(out, asked) else None
 
     return processes.decide(find)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +13,10 @@ from jointensor.data.tensor import SparseTensor
 from jointensor.errors import RunError
 from jointensor.predictors.ensemble import Ensemble
 from jointensor.predictors.joint import JointPredictor
-from jointensor.report import schema
 from jointensor.report.facts import component_facts, data_facts, filled_facts, history_facts, quality_facts
 from jointensor.report.pages import render_comparison, render_run
 from jointensor.runs.compare_table import TITLES, rows_of, shown_fields
-from jointensor.runs.folder import CELLS, CONFIG, METRICS, read_json
+from jointensor.runs.folder import CELLS, CONFIG, ENVIRONMENT, METRICS, read_object
 from jointensor.training.history import Epoch
 
 if TYPE_CHECKING:
@@ -76,7 +74,7 @@ def write_run_report(
         if facts["data"]["density"] > MAX_SAMPLED_DENSITY:  # what is missing in a sample may well be there
             facts["filled"]["rows"] = []
     write_json(path / FACTS, facts)
-    write_text(path / PAGE, render_run(facts, metrics, read_json(path / CONFIG), read_json(path / "environment.json")))
+    write_text(path / PAGE, render_run(facts, metrics, read_object(path / CONFIG), read_object(path / ENVIRONMENT)))
 
 
 def report(path: Path) -> Path:
@@ -84,11 +82,17 @@ def report(path: Path) -> Path:
     if not path.is_dir():
         raise RunError(f"there is no folder {path}")
     if (path / CELLS).is_dir():
-        _write_page(path, _comparison_page)
+        render = _comparison_page
     elif (path / METRICS).exists():
-        _write_page(path, _run_page)
+        render = _run_page
     else:
         raise RunError(f"{path} is neither a finished run nor a comparison: it has no {METRICS} and no {CELLS}/")
+    try:
+        write_text(path / PAGE, render(path))
+    except (ValueError, ArithmeticError, LookupError, TypeError, AttributeError, TemplateError) as error:
+        # its files were written by a run and are not checked one by one: whatever is wrong with them ends here
+        reason = f"{type(error).__name__}: {error}"[:200]
+        raise RunError(f"{path} is damaged: no page can be made of its files ({reason})") from None
     return path / PAGE
 
 
@@ -97,32 +101,16 @@ def write_comparison_report(path: Path) -> None:
     write_text(path / PAGE, _comparison_page(path))
 
 
-def _write_page(path: Path, render: Callable[[Path], str]) -> None:
-    """Write a page of files that may be damaged in ways that their types do not show, such as ends of an axis."""
-    try:
-        write_text(path / PAGE, render(path))
-    except (ValueError, ArithmeticError, LookupError, TypeError, TemplateError) as error:
-        raise RunError(f"{path} is damaged: no page can be made of its files ({error})") from None
-
-
 def _run_page(path: Path) -> str:
-    facts = _read(path / FACTS, schema.FACTS) if (path / FACTS).exists() else {}
-    return render_run(
-        facts,
-        _read(path / METRICS, schema.METRICS),
-        _read(path / CONFIG, schema.CONFIG),
-        _read(path / "environment.json", schema.ENVIRONMENT),
-    )
+    facts = read_object(path / FACTS) if (path / FACTS).exists() else {}
+    files = (path / name for name in (METRICS, CONFIG, ENVIRONMENT))
+    return render_run(facts, *map(read_object, files))
 
 
 def _comparison_page(path: Path) -> str:
-    config = _read(path / CONFIG, schema.COMPARISON)
-    results = [_read(file, schema.FIT) for file in sorted((path / CELLS).glob("*.json"))]
+    config = read_object(path / CONFIG)
+    results = [read_object(file) for file in sorted((path / CELLS).glob("*.json"))]
     models = [model for model in config["models"] if any(one["model"] == model for one in results)]
     rows = rows_of(models, results)
     fields = [shown_fields(row) for row in rows]
-    return render_comparison(rows, TITLES, fields, config, _read(path / "environment.json", schema.ENVIRONMENT))
-
-
-def _read(file: Path, pattern: dict[str, Any]) -> Any:
-    return schema.check(read_json(file), pattern, file)
+    return render_comparison(rows, TITLES, fields, config, read_object(path / ENVIRONMENT))
