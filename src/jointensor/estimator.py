@@ -24,6 +24,7 @@ from jointensor.models.joint import JointModel, check_rank
 from jointensor.predictors.ensemble import Ensemble
 from jointensor.predictors.joint import JointPredictor
 from jointensor.random_state import GLOBAL_RANDOM
+from jointensor.runs.interrupt import stop_on_interrupt
 from jointensor.runs.scoring import calibrate_on
 from jointensor.search.search import search
 from jointensor.training.fit import Fit, fit
@@ -202,7 +203,11 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         ]
         if given:
             raise ConfigError(f"rank 'auto' chooses {given[0]} by itself; leave it as it is, or give rank=(R, F)")
-        self.auto_ = search(tensor, seed=seed, budget=self.budget, budget_fits=self.budget_fits, device=self.device)
+        with stop_on_interrupt() as stopping:
+            self.auto_ = search(
+                tensor, seed=seed, budget=self.budget, budget_fits=self.budget_fits, device=self.device,
+                stopping=stopping,
+            )  # fmt: skip
         self.predictor_ = self.auto_.predictor
         self.model_ = self.predictor_.model
         self.linear_factors_ = [] if self.model_ is None else [t.numpy().copy() for t in self.model_.linear_factors]

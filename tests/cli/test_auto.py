@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import shutil
+import signal
 import sys
 
 import numpy as np
@@ -256,7 +257,7 @@ def test_an_interrupted_search_keeps_its_fits_and_is_resumed_to_the_same_result(
     def interrupted(*args):
         calls.append(None)
         if len(calls) == 4:
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)  # Ctrl-C
         return real(*args)
 
     with monkeypatch.context() as patch:

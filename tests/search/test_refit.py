@@ -11,6 +11,7 @@ from jointensor.data.split import FOLDS, held_out
 from jointensor.errors import MemoryFullError
 from jointensor.predictors import fit_trees
 from jointensor.search.families import FAMILIES
+from jointensor.search.interruption import StopRequested
 from jointensor.search.search import search
 from jointensor.search.settings import SETTINGS
 from tests.search.searches import BIAS, COMPONENTS, PLENTY, TREES, along_days, rmse
@@ -127,7 +128,7 @@ def test_an_interrupt_of_refits_keeps_those_that_have_finished(planted, monkeypa
     def interrupted_once(candidate, fits, tensor, options):
         calls.append(options.seed)
         if len(calls) == call:
-            raise KeyboardInterrupt
+            raise StopRequested
         return real(candidate, fits, tensor, options)
 
     monkeypatch.setattr(FAMILIES["trees"], "refit", interrupted_once)
@@ -142,15 +143,6 @@ def test_an_interrupt_of_refits_keeps_those_that_have_finished(planted, monkeypa
     assert rmse(result.predictor.predict(planted[1].indices), planted[1].values) < planted[1].values.std()
 
 
-def test_a_second_interrupt_ends_the_search(planted, monkeypatch):
-    def interrupted(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("jointensor.search.search.calibrated", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        search(planted[0], budget_fits=PLENTY, device="cpu", candidates=[BIAS])
-
-
 def test_an_interrupt_of_further_folds_keeps_the_residual_models(hold_out, monkeypatch):
     hold_out(0.1)
     learnt, _ = along_days(entries=5400)
@@ -160,7 +152,7 @@ def test_an_interrupt_of_further_folds_keeps_the_residual_models(hold_out, monke
     def interrupted_fourth(*args):
         calls.append(None)
         if len(calls) == 4:
-            raise KeyboardInterrupt
+            raise StopRequested
         return real(*args)
 
     monkeypatch.setattr(FAMILIES["joint"], "fit", interrupted_fourth)

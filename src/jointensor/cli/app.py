@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -116,35 +117,32 @@ def fit(
     json: a.Json = False,
 ) -> None:
     """Fit a model to observed entries and write a run folder."""
-    from jointensor.cli.interrupt import interruptible
     from jointensor.cli.options import fit_config
     from jointensor.cli.processes import joined
     from jointensor.cli.screen import Screen
-    from jointensor.runs.config import AUTO
-    from jointensor.runs.folder import read_config
+    from jointensor.runs.interrupt import stop_on_interrupt
     from jointensor.runs.pipeline import resume as resume_run
     from jointensor.runs.pipeline import run
 
+    if resume is not None and (source is not None or out is not None):
+        raise ConfigError("--resume takes a run folder and nothing else: jointensor fit --resume RUN")
     with joined(device) as processes:
         screen = Screen(quiet=quiet or not processes.first, json=json)
-        if resume is not None:
-            if source is not None or out is not None:
-                raise ConfigError("--resume takes a run folder and nothing else: jointensor fit --resume RUN")
-            search = processes.first and read_config(resume).get("rank") == AUTO
-            with screen.listening() as listener, interruptible(listener, search=search) as heard:
+        with screen.listening() as listener, stop_on_interrupt(listener.on_note) as stopping:
+            heard = replace(listener, stopping=stopping)
+            if resume is not None:
                 result = resume_run(resume, heard, processes)
-        else:
-            if source is None or out is None:
+            elif source is None or out is None:
                 raise ConfigError("fit needs a source and a run folder: jointensor fit SOURCE --out RUN")
-            config = fit_config(
-                source, modes=modes, mode=mode, value=value, duplicates=duplicates, order=order, rank=rank,
-                linear=linear, nonlinear=nonlinear, recipe=recipe, changes=set_, loss=loss, split=split,
-                split_seed=split_seed, test=test, test_file=test_file, valid=valid, seed=seed, refit=refit,
-                engine=engine, device=device, budget=budget, budget_fits=budget_fits, memory=memory, stream=stream,
-                no_restart=no_restart, separator=separator, no_header=no_header, columns=columns,
-                checkpoint_every=checkpoint_every,
-            )  # fmt: skip
-            with screen.listening() as listener, interruptible(listener, search=config.rank == AUTO) as heard:
+            else:
+                config = fit_config(
+                    source, modes=modes, mode=mode, value=value, duplicates=duplicates, order=order, rank=rank,
+                    linear=linear, nonlinear=nonlinear, recipe=recipe, changes=set_, loss=loss, split=split,
+                    split_seed=split_seed, test=test, test_file=test_file, valid=valid, seed=seed, refit=refit,
+                    engine=engine, device=device, budget=budget, budget_fits=budget_fits, memory=memory, stream=stream,
+                    no_restart=no_restart, separator=separator, no_header=no_header, columns=columns,
+                    checkpoint_every=checkpoint_every,
+                )  # fmt: skip
                 result = run(config, out, heard, processes)
         if result is not None:
             screen.metrics(result.to_dict(), resume or out or Path())

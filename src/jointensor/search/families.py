@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from jointensor.data.tensor import SparseTensor
 from jointensor.models.blocks.spec import parse_blocks
 from jointensor.models.joint import JointModel
 from jointensor.predictors import Predictor, fit_bias, fit_tables, fit_trees, refit_tables
+from jointensor.search.interruption import StopRequested
 from jointensor.search.portfolio import Candidate
 from jointensor.search.settings import SETTINGS, SearchSettings
 from jointensor.training.fit import fit, pick_device
@@ -47,6 +48,8 @@ class FitOptions:
     short: bool = False
     """Whether a fit only ranks the candidate, or compiles what it needs."""
     settings: SearchSettings = SETTINGS
+    stopping: Callable[[], bool] = lambda: False
+    """Asked by fits that can be stopped between their steps."""
 
 
 class Family(ABC):
@@ -158,8 +161,10 @@ class JointFamily(Family):
         parts = Split(train, valid, _no_entries(train), rule="fold")
         found = fit(
             model, parts, recipe, seed=options.seed, device=options.device, engine=options.engine,
-            budget=options.seconds,
+            budget=options.seconds, stopping=options.stopping,
         )  # fmt: skip
+        if found.stopped:
+            raise StopRequested
         return found.predictor
 
     def to_cpu(self, part: Any) -> Predictor:

@@ -1,18 +1,15 @@
-"""Ctrl-C and requests to stop: the first one ends the search with the fits that have finished."""
+"""Requests to stop (Ctrl-C is one): the search ends with the fits that have finished."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
 
 from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 
-T = TypeVar("T")
-
 
 class StopRequested(Exception):
-    """Somebody asked to stop; raised between fits, in all processes."""
+    """Somebody asked to stop; raised between fits, in all processes, or by a fit that was stopped."""
 
 
 class Interruption:
@@ -23,7 +20,7 @@ class Interruption:
     stopping
         Asked between fits whether to stop.
     processes
-        The first one is asked. Ctrl-C, which not all of them may have received, ends a search in several processes.
+        The first one is asked.
     on_note
         Called with a line for the user.
     """
@@ -44,22 +41,9 @@ class Interruption:
 
     @contextmanager
     def ends_stage(self) -> Iterator[None]:
-        """A stage that an interruption ends early; what it has done so far counts. The second Ctrl-C is raised."""
+        """A stage that a request to stop ends early; what it has done so far counts."""
         try:
             yield
         except StopRequested:
-            self._record()
-        except KeyboardInterrupt:
-            if self._processes.shared or self.happened:
-                raise
-            self._record()
-
-    def complete(self, stage: Callable[[], T]) -> T:
-        """The result of a stage that there must be one of: after an interruption it is run again, in its short form."""
-        with self.ends_stage():
-            return stage()
-        return stage()
-
-    def _record(self) -> None:
-        self.happened = True
-        self._on_note("Interrupted; using the fits that have finished.")
+            self.happened = True
+            self._on_note("Interrupted; using the fits that have finished.")

@@ -15,7 +15,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from jointensor.data.tensor import SparseTensor
 from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.predictors import fit_bias, refit_tables
 from jointensor.predictors.ensemble import Ensemble
-from jointensor.predictors.residual_stack import ResidualStack
 from jointensor.search.budget import Clock, make_budget
 from jointensor.search.cross_fit import CrossFitter, Results
 from jointensor.search.explanation import SearchResult, explain
@@ -85,7 +83,8 @@ def search(  # noqa: PLR0913 - everything that decides a search
     processes
         Processes that make fits side by side; all have the same tensor.
     stopping
-        Asked between fits whether to stop: the search then ends with the fits that have finished, as after Ctrl-C.
+        Asked between fits, and between the steps of a fit, whether to stop: the search then ends with the fits that
+        have finished.
     candidates
         What to choose from; :func:`~jointensor.search.portfolio.candidates_for` the tensor if not given.
     settings
@@ -97,7 +96,9 @@ def search(  # noqa: PLR0913 - everything that decides a search
     data = fold_entries(tensor, groups, seed, settings)
     limit = make_budget(budget, budget_fits, clock, processes, settings)
     interruption = Interruption(stopping, processes, on_note)
-    options = FitOptions(seed, device, engine, groups, settings=settings)
+    # of several processes, which have to stop together, none stops within a fit
+    within = (lambda: False) if processes.shared else stopping
+    options = FitOptions(seed, device, engine, groups, settings=settings, stopping=within)
     fingerprint = "" if store is None else fingerprint_of(tensor, __version__, seed, groups, settings)
     fitter = CrossFitter(
         data, limit, options, FitStore(store, fingerprint, on_note), interruption, processes, on_note, clock
@@ -106,23 +107,19 @@ def search(  # noqa: PLR0913 - everything that decides a search
     screening = Screening(data, limit, fitter, offered, processes, settings, on_note)
 
     results = _cross_fitted(screening, fitter, interruption)
-    mix = interruption.complete(partial(stack, data, results, processes, settings))
+    mix = stack(data, results, processes, settings)
     members = [results[name] for name in mix.weights]
     later = limit.cost_of_seconds(prediction_seconds(data, members, len(mix.folds), settings))
     refitting = Refitting(fitter, limit, interruption, settings, on_note)
     parts = refitting.refit(fold_parts(members), results, data.tensor, spare=later)
-    bare = interruption.complete(partial(_ensemble, data, results, mix, parts))
-
-    def residual_stage() -> ResidualStack:
-        plan = residual_plan(data, mix, results, limit, later, settings, short=interruption.happened)
-        return fit_residual_models(data, mix, bare, plan)
-
-    models = interruption.complete(residual_stage)
+    bare = _ensemble(data, results, mix, parts)
+    plan = residual_plan(data, mix, results, limit, later, settings, short=interruption.happened)
+    models = fit_residual_models(data, mix, bare, plan)
     left_out = out_of_fold_predictions(data, mix, models)
     predictor = replace(bare, residual_models=models.models)
-    predictor = interruption.complete(partial(calibrated, data, predictor, *left_out, seed, settings))
+    predictor = calibrated(data, predictor, *left_out, seed, settings)
     parts = refitting.refit_with_untouched(parts, results, data)
-    predictor = interruption.complete(partial(_final_ensemble, data, results, mix, parts, predictor))
+    predictor = _final_ensemble(data, results, mix, parts, predictor)
     outcome = "interrupted" if interruption.happened else "budget" if limit.exhausted else "converged"
     return explain(data, results, mix, predictor, models.names, left_out, outcome)
 
