@@ -81,8 +81,6 @@ def test_what_needs_all_entries_is_refused_and_leaves_nothing(cli, table, tmp_pa
         ("--linear", "cp:2+local:day"): "block 'local' needs all entries in memory",
         ("--linear", "cp:2+smooth:hour"): "there is no mode 'hour'",
         ("--set", "linear_solver=gibbs"): "gibbs needs all entries in memory",
-        ("--engine", "triton"): "--engine triton needs all entries in memory",
-        ("--device", "cuda"): "--device cuda needs all entries in memory",
     }.items():
         code, _, err = cli("fit", table, *MODES, "--out", tmp_path / "run", *DISK, *options)
         assert code in (1, 2), options

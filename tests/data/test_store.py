@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from jointensor.data.shard_writer import write_shards
+from jointensor.data.shard_writer import Share, write_shards
 from jointensor.data.split import SplitAssignment, SplitRule, split
 from jointensor.data.store import FROZEN, MAX_SAMPLE, Entries, ShardedEntries
 from jointensor.data.synthetic import make_joint
@@ -127,3 +127,22 @@ def test_entries_on_disk_are_not_resident_and_their_column_is_written_over(tenso
         assert store.evaluate(lambda indices, level=level: torch.full((len(indices),), level), 64) == FROZEN
         assert {float(v) for block in store.blocks(FROZEN) for v in block.column} == {level}
     assert len(looked) == 2 * len(sharded.train.counts)  # between shards
+
+
+def test_processes_take_parts_of_the_same_batches_from_disk(tensor, tmp_path):
+    sharded = []
+    for rank in range(2):
+        assignment = SplitAssignment(SplitRule(), len(tensor), tmp_path / "sides", 10**9)
+        chunks = [(tensor.indices, np.array(tensor.values))]
+        folder, share = tmp_path / str(rank), Share(rank, 2)
+        sharded.append(write_shards(folder, chunks, tensor.modes, assignment, 300, {}, share=share))
+    counts = np.array([one.train.counts for one in sharded])
+    stores = [ShardedEntries.of(one, CPU, shard_counts=counts, rank=rank) for rank, one in enumerate(sharded)]
+    for start in (0, 11):
+        first, second = (list(store.batches(100, 0.0, Generators(CPU, 5), start)) for store in stores)
+        assert len(first) == len(second) == stores[0].steps(100) - start == stores[1].steps(100) - start
+        for one, other in zip(first, second, strict=True):
+            assert one.total == other.total == len(one.values) + len(other.values)
+            assert one.total == pytest.approx(100, rel=0.2)
+    everything = [batch for store in stores for batch in store.batches(100, 0.0, Generators(CPU, 5))]
+    assert len(set(cells(everything))) == len(cells(everything)) == stores[0].total == stores[1].total == counts.sum()

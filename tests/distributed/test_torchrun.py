@@ -2,11 +2,12 @@
 
 import json
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from jointensor.cli.app import app
-from jointensor.data.formats import write_tensor
+from jointensor.data.formats import read_tensor, write_tensor
 from jointensor.data.synthetic import make_joint
 from jointensor.runs.folder import load_run
 from tests.distributed.launch import torchrun
@@ -166,3 +167,39 @@ def test_an_error_of_all_is_said_once_and_an_unfinished_folder_is_gone_on_with(s
     done = torchrun("-m", "tests.distributed.trouble", "fine", "fit", source, "--out", out, *WEAK)
     assert done.returncode == 0, done.stderr[-3000:]
     assert metrics_of(out)["world_size"] == 2
+
+
+def test_two_processes_from_disk_find_what_one_finds_in_memory(source, tmp_path):
+    options = (
+        "--rank",
+        "2/0",
+        "--refit",
+        "--set",
+        "sweeps=3",
+        "--set",
+        "ridges=(0.01, 0.1)",
+        "--set",
+        "refine_epochs=3",
+    )
+    one = alone(source, tmp_path / "one", *options)
+    two, done = together(source, tmp_path / "two", *options, "--memory", "1GB", "--stream")
+    assert two["entries"] == one["entries"]
+    assert sum(two["entries_per_rank"]) == two["entries"]["train"]
+    assert len(two["entries_per_rank"]) == two["world_size"] == 2
+    for part in ("test", "valid"):
+        assert two[part]["n"] == one[part]["n"]
+        assert two[part]["rmse"] == pytest.approx(one[part]["rmse"], rel=1e-3)
+        assert two["baselines"]["bias"][part]["rmse"] == pytest.approx(one["baselines"]["bias"][part]["rmse"], rel=1e-5)
+    assert two["returned"] == one["returned"] == {"model": "joint", "refit": True}
+    indices = read_tensor(source).tensor.indices
+    wanted, found = (load_run(tmp_path / name).predictor.predict(indices) for name in ("one", "two"))
+    np.testing.assert_allclose(found, wanted, atol=2e-3)
+    assert done.stderr.count("entries stay on disk") == 1
+    assert not list((tmp_path / "two" / "checkpoints").iterdir())
+
+
+@pytest.mark.slow
+def test_a_joint_fit_by_two_processes_from_disk(source, tmp_path):
+    one = alone(source, tmp_path / "one", *SMALL)
+    two, _ = together(source, tmp_path / "two", *SMALL, "--memory", "1GB", "--stream")
+    assert two["test"]["rmse"] < 1.1 * one["test"]["rmse"]

@@ -30,8 +30,8 @@ def test_terms_are_taken_from_the_values(engine, entries):
         _term((3,), 1, sign=-1.0), _term((0, 1, 2, 3), 2, sums=True),
         _term((0, 2), 5, sums=True, sign=-1.0),
     ]  # fmt: skip
-    left = values.copy()
-    pick_engine(engine, "cpu").subtract_terms(Terms(0.5, tuple(terms)), indices, left)
+    left = torch.from_numpy(values.copy())
+    pick_engine(engine, "cpu").subtract_terms(Terms(0.5, tuple(terms)), torch.from_numpy(indices), left)
     for e in (0, 13, 699):
         said = 0.5
         for term in terms:
@@ -39,7 +39,7 @@ def test_terms_are_taken_from_the_values(engine, entries):
             pairs = [(a * b).sum() for k, a in enumerate(rows) for b in rows[k + 1 :]]
             product = torch.stack(rows).prod(dim=0).sum()
             said += term.sign * float(sum(pairs) if term.sums else product)
-        assert left[e] == pytest.approx(values[e] - said, abs=1e-5)
+        assert float(left[e]) == pytest.approx(values[e] - said, abs=1e-5)
 
 
 @pytest.mark.parametrize("engine", ["reference", "numba"])
@@ -70,8 +70,8 @@ def test_systems_of_rows_are_the_sums_over_their_entries(engine, sums, entries):
 @pytest.mark.parametrize("engine", ["reference", "numba"])
 def test_numbers_are_summed_by_label(engine, entries):
     indices, values = entries
-    sums = np.ones(SHAPE[2])
-    pick_engine(engine, "cpu").add_numbers(indices, 2, values, sums)
+    sums = torch.ones(SHAPE[2], dtype=torch.float64)
+    pick_engine(engine, "cpu").add_numbers(torch.from_numpy(indices), 2, torch.from_numpy(values), sums)
     np.testing.assert_allclose(sums, [1 + values[indices[:, 2] == i].sum(dtype=np.float64) for i in range(SHAPE[2])])
 
 

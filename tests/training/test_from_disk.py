@@ -14,14 +14,11 @@ DEFAULT = make_recipe("default")
 DOCS = Path(__file__).parents[2] / "docs" / "howto" / "large.md"
 
 GIVEN = {
-    "torchrun": ("torchrun", Request("cp:2", DEFAULT, processes=2)),
     "search": ("--rank auto", Request("", DEFAULT, searches=True)),
     "split": ("--split time:day", Request("cp:2", DEFAULT, split="time:day")),
     "block": ("block 'tucker'", Request("mean+tucker:2", DEFAULT)),
     "gibbs": ("linear_solver=gibbs", Request("cp:2", make_recipe("default", linear_solver="gibbs"))),
     "huber": ("loss=huber", Request("cp:2", make_recipe("default", loss="huber"))),
-    "device": ("--device cuda", Request("cp:2", DEFAULT, device="cuda")),
-    "engine": ("--engine triton", Request("cp:2", DEFAULT, engine="triton")),
 }
 
 
@@ -54,8 +51,7 @@ def test_blocks_may_name_modes_and_those_that_do_not_stream_are_refused():
 @pytest.mark.parametrize(
     "request_",
     [
-        Request("mean+bias+cp:2+pairs:2+fm:2+smooth:day+cyclic:hour", DEFAULT, "cpu"),
-        Request("cp:2", make_recipe("paper"), "cuda"),  # gradients are computed on any device
+        Request("mean+bias+cp:2+pairs:2+fm:2+smooth:day+cyclic:hour", DEFAULT),
         Request("", make_recipe("paper", loss="huber")),
         Request("cp:2", DEFAULT, split="first:100"),
     ],

@@ -1,5 +1,7 @@
 """Fits from disk beside fits in memory: the same sweeps and phases, the same bits after an interruption."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -112,7 +114,7 @@ def _trainer(dealt, parts):
 def test_biases_from_disk_are_those_in_memory(dealt, parts):
     nobody, engine = parts.valid.take(np.zeros(0, dtype=np.int64)), pick_engine("numba", "cpu")
     for valid in (parts.valid, nobody):
-        found = fit_bias_streamed(dealt.train.blocks, dealt.summary.mean, dealt.counts, valid, engine)
+        found = fit_bias_streamed(replace(dealt, valid=valid), engine)
         wanted = fit_bias(parts.train, valid)
         np.testing.assert_allclose(
             found.predict(parts.test.indices), wanted.predict(parts.test.indices), rtol=1e-5, atol=1e-6
@@ -141,6 +143,17 @@ def test_a_multilinear_fit_from_disk_is_the_fit_in_memory(dealt, parts):
             pytest.approx(other.train_loss, rel=1e-3),
             pytest.approx(other.valid_loss, rel=1e-3),
         )
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("engine", ["reference", "triton"])
+def test_a_fit_from_disk_on_a_gpu_is_the_fit_in_memory(dealt, parts, engine):
+    recipe = make_recipe("default", sweeps=3, ridges=(0.01,), refine_epochs=0, rounds=2)
+    model, other = (JointModel(SHAPE, (2, 0), linear="mean+bias+fm:2+cp:2") for _ in range(2))
+    wanted = fit(model, parts, recipe, seed=1, device="cpu").predict(parts.test.indices)
+    found = fit(other, dealt, recipe, seed=1, limits=MemoryLimits(systems=2000), device="cuda", engine=engine)
+    assert found.model.multilinear.cp.stacked.device.type == "cuda"
+    np.testing.assert_allclose(found.predict(parts.test.indices), wanted, atol=2e-3 * parts.train.values.std())
 
 
 @pytest.mark.parametrize("name", ["default", pytest.param("paper", marks=pytest.mark.slow)])

@@ -7,7 +7,7 @@ for shuffled batches, for scores of a half that are kept beside the entries, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple, Protocol
@@ -186,12 +186,21 @@ class ShardedEntries:
     """Where batches are copied to."""
     between_shards: Callable[[], None] = lambda: None
     """Called between shards of a pass; may raise where the time is up."""
+    shard_counts: NDArray[np.int64] | None = None
+    """Entries of every shard of every process, ``(processes, shards)``; ``None`` for a single process."""
+    rank: int = 0
+    """Which of the processes this is."""
     sorted_modes: set[int] = field(default_factory=set)
     """Modes by whose labels entries are on disk once more, in order."""
 
     @classmethod
     def of(
-        cls, tensor: ShardedTensor, device: torch.device, between_shards: Callable[[], None] = lambda: None
+        cls,
+        tensor: ShardedTensor,
+        device: torch.device,
+        between_shards: Callable[[], None] = lambda: None,
+        shard_counts: NDArray[np.int64] | None = None,
+        rank: int = 0,
     ) -> ShardedEntries:
         """Training entries of a tensor on disk; the sample is from the first shards, which are random."""
         indices, values, wanted = [], [], min(MAX_SAMPLE, len(tensor.train))
@@ -208,7 +217,7 @@ class ShardedEntries:
             torch.from_numpy(np.concatenate(values)).to(device),
         )
         mean, spread = tensor.summary.mean, tensor.summary.spread
-        return cls(tensor.train, tensor.counts, mean, spread, some, device, between_shards)
+        return cls(tensor.train, tensor.counts, mean, spread, some, device, between_shards, shard_counts, rank)
 
     def __len__(self) -> int:
         return len(self.shards)
@@ -219,12 +228,17 @@ class ShardedEntries:
         return
 
     @property
+    def counts(self) -> NDArray[np.int64]:
+        """Entries of every shard of every process, ``(processes, shards)``."""
+        return np.array([self.shards.counts]) if self.shard_counts is None else self.shard_counts
+
+    @property
     def total(self) -> int:
         """Entries of all processes."""
-        return len(self)
+        return int(self.counts.sum())
 
     def moments(self) -> tuple[float, float]:
-        """Mean and standard deviation of the values."""
+        """Mean and standard deviation of the values of all processes."""
         return self.mean, self.spread
 
     def sample(self) -> Entries:
@@ -233,27 +247,37 @@ class ShardedEntries:
 
     def steps(self, batch_size: int) -> int:
         """Steps of an epoch."""
-        return sum(_steps(count, batch_size) for count in self.shards.counts)
+        return sum(_steps(count, batch_size) for count in self.counts.sum(axis=0).tolist())
 
     def batches(self, batch_size: int, scores: Scores, generators: Generators, start: int = 0) -> Generator[Batch]:
-        """Shuffled batches of an epoch from step ``start`` on; batches of a shard are of about the same size."""
+        """Shuffled batches of an epoch from step ``start`` on; batches of a shard are of about the same size.
+
+        Every process has a part of every shard; all take them in the same order, in as many steps.
+        """
         seed = int(torch.randint(2**62, (), device=generators.device, generator=generators.local))
         column = scores if isinstance(scores, Column) else None
-        blocks = self.blocks(column, rng=np.random.default_rng(seed))
+        rng = np.random.default_rng(seed)
+        order = rng.permutation(len(self.shards.counts))
+        counts = self.counts[:, order].T.tolist()  # of all processes, shard by shard
+        blocks = zip(self.blocks(column, order=order.tolist(), rng=rng), counts, strict=True)
         return self._in_batches(blocks, batch_size, 0.0 if column else _number(scores), start)
 
-    def _in_batches(self, blocks: Iterator[Block], batch_size: int, number: float, start: int) -> Generator[Batch]:
-        for block in blocks:
-            edges = np.linspace(0, len(block), _steps(len(block), batch_size) + 1).astype(np.int64)
-            skipped = min(start, len(edges) - 1)
+    def _in_batches(
+        self, blocks: Iterator[tuple[Block, list[int]]], batch_size: int, number: float, start: int
+    ) -> Generator[Batch]:
+        for block, counts in blocks:
+            steps = _steps(sum(counts), batch_size)
+            edges = np.linspace(0, counts, steps + 1).astype(np.int64)  # (steps + 1, processes)
+            totals, own = np.diff(edges, axis=0).sum(axis=1).tolist(), edges[:, self.rank].tolist()
+            skipped = min(start, steps)
             start -= skipped
-            for first, last in pairwise(edges[skipped:].tolist()):
+            for total, (first, last) in zip(totals[skipped:], pairwise(own[skipped:]), strict=True):
                 scores = number if block.column is None else torch.from_numpy(block.column[first:last]).to(self.device)
                 yield Batch(
                     torch.from_numpy(block.indices[first:last]).long().to(self.device),
                     torch.from_numpy(block.values[first:last]).to(self.device),
                     scores,
-                    last - first,
+                    total,
                 )
 
     def evaluate(self, half: Half, batch_size: int) -> Column:
@@ -265,7 +289,11 @@ class ShardedEntries:
         return FROZEN
 
     def blocks(
-        self, column: Column | None = None, values: Column | None = None, rng: np.random.Generator | None = None
+        self,
+        column: Column | None = None,
+        values: Column | None = None,
+        order: Sequence[int] | None = None,
+        rng: np.random.Generator | None = None,
     ) -> Iterator[Block]:
         """All entries, a shard at a time.
 
@@ -275,10 +303,9 @@ class ShardedEntries:
             One more number per entry.
         values
             A column that is read in place of the values.
-        rng
-            Shuffles shards and the entries of each; without it they come as they are.
+        order, rng
+            Of the shards, and for a shuffle of the entries of each; without them they come as they are.
         """
-        order = None if rng is None else rng.permutation(len(self.shards.counts)).tolist()
         names = None if column is None else column.name, "values" if values is None else values.name
         for block in self.shards.blocks(*names, order, rng):
             self.between_shards()
@@ -287,19 +314,22 @@ class ShardedEntries:
     def keep_view(self, k: int, mode: int, view: ModeView) -> None:
         """Keep the order of a shard's entries along a mode, with their labels in all other modes."""
         columns = torch.cat([view.order[None], view.columns])  # (modes, entries)
-        self.shards.write_column(k, f"by{mode}", columns.numpy())
-        self.shards.write_column(k, f"starts{mode}", view.starts.numpy())
+        self.shards.write_column(k, f"by{mode}", columns.cpu().numpy())
+        self.shards.write_column(k, f"starts{mode}", view.starts.cpu().numpy())
 
     def view(self, k: int, mode: int) -> ModeView:
         """The order of a shard's entries along a mode, as it was kept."""
-        stored = torch.from_numpy(self.shards.read_column(k, f"by{mode}"))
-        return ModeView(stored[0], torch.from_numpy(self.shards.read_column(k, f"starts{mode}")), stored[1:])
+        stored, starts = (self._column(k, f"{name}{mode}") for name in ("by", "starts"))
+        return ModeView(stored[0], starts, stored[1:])
 
-    def by_mode(self, mode: int, values: Column) -> Iterator[tuple[ModeView, NDArray[np.float32]]]:
+    def _column(self, k: int, name: str) -> Tensor:
+        return torch.from_numpy(self.shards.read_column(k, name)).to(self.device)
+
+    def by_mode(self, mode: int, values: Column) -> Iterator[tuple[ModeView, Tensor]]:
         """All entries in the order of one mode, a shard at a time; and a number of each, in the shard's own order."""
 
-        def read(k: int) -> tuple[ModeView, NDArray[np.float32]]:
-            return self.view(k, mode), self.shards.read_column(k, values.name)
+        def read(k: int) -> tuple[ModeView, Tensor]:
+            return self.view(k, mode), self._column(k, values.name)
 
         for block in read_ahead(read, range(len(self.shards.counts))):
             self.between_shards()

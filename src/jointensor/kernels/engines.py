@@ -42,8 +42,8 @@ class Engine:
     row_systems: RowSystems = row_systems
     sort_entries: Callable[[Tensor, int, Sequence[int], int], ModeView] = ModeView.of
     """A view of entries along a mode."""
-    subtract_terms: Callable[[Terms, Indices, Values], None] = subtract_terms
-    add_numbers: Callable[[Indices, int, Values, Sums], None] = add_numbers
+    subtract_terms: Callable[[Terms, Tensor, Tensor], None] = subtract_terms
+    add_numbers: Callable[[Tensor, int, Tensor, Tensor], None] = add_numbers
     add_biases: Callable[[Biases, int, tuple[Indices, Values], Sums], Sums] = add_biases
     operations: Mapping[str, Operation] = field(default_factory=dict)
     """Fused operations by name, for modules that have the attribute ``fuses``."""

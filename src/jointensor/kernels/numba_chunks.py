@@ -21,8 +21,9 @@ MAX_SUMS_BYTES = 1 << 26
 """Bytes that the sums of all threads may take together; fewer threads are used where they would take more."""
 
 
-def subtract_terms_numba(terms: Terms, indices: NDArray[np.int32], values: NDArray[np.float32]) -> None:
+def subtract_terms_numba(terms: Terms, indices: Tensor, values: Tensor) -> None:
     """As :func:`jointensor.kernels.terms.subtract_terms`."""
+    cells, left = indices.numpy(), values.numpy()
     numbers = [term for term in terms.terms if len(term.modes) == 1 and term.tables[0].shape[1] == 1]
     single = _pack([(term.modes[0], term.tables[0]) for term in numbers], 1)
     signs = np.array([term.sign for term in numbers], np.float32)
@@ -33,10 +34,10 @@ def subtract_terms_numba(terms: Terms, indices: NDArray[np.int32], values: NDArr
     ]
 
     def subtract(part: slice, _: int) -> None:
-        _subtract_numbers(indices[part], values[part], np.float32(terms.constant), *single, signs)
+        _subtract_numbers(cells[part], left[part], np.float32(terms.constant), *single, signs)
         for modes, offsets, rows, term in packed:
             loop = _subtract_pairs if term.sums else _subtract_products
-            loop(indices[part], values[part], modes, offsets, rows, np.float32(term.sign))
+            loop(cells[part], left[part], modes, offsets, rows, np.float32(term.sign))
 
     _in_threads(len(values), subtract)
 
@@ -49,16 +50,14 @@ def _pack(tables: Sequence[tuple[int, Tensor]], rank: int) -> tuple[NDArray[Any]
     return modes, offsets, np.concatenate(rows)
 
 
-def add_numbers_numba(
-    indices: NDArray[np.int32], mode: int, targets: NDArray[np.float32], sums: NDArray[np.float64]
-) -> None:
+def add_numbers_numba(indices: Tensor, mode: int, targets: Tensor, sums: Tensor) -> None:
     """As :func:`jointensor.kernels.terms.add_numbers`."""
     threads = max(1, min(torch.get_num_threads(), MAX_SUMS_BYTES // max(sums.nbytes, 1)))
-    added = np.zeros((threads, *sums.shape))
+    cells, numbers, added = indices.numpy(), targets.numpy(), np.zeros((threads, len(sums)))
     _in_threads(
-        len(targets), lambda part, thread: _add_numbers(indices[part], mode, targets[part], added[thread]), threads
+        len(numbers), lambda part, thread: _add_numbers(cells[part], mode, numbers[part], added[thread]), threads
     )
-    sums += added.sum(axis=0)
+    sums += torch.from_numpy(added.sum(axis=0))
 
 
 def add_biases_numba(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -47,14 +48,13 @@ class Terms:
     terms: tuple[Term, ...]
 
 
-def subtract_terms(terms: Terms, indices: NDArray[np.int32], values: NDArray[np.float32]) -> None:
+def subtract_terms(terms: Terms, indices: Tensor, values: Tensor) -> None:
     """Subtract the values of the terms from the values of some entries, in place."""
-    for start in range(0, len(values), CHUNK):
-        part = torch.from_numpy(indices[start : start + CHUNK]).long()
-        predicted = torch.full((len(part),), terms.constant)
+    for part, left in zip(torch.split(indices, CHUNK), torch.split(values, CHUNK), strict=True):
+        predicted = torch.full_like(left, terms.constant)  # (chunk,)
         for term in terms.terms:
             predicted += term.values(part)
-        values[start : start + CHUNK] -= predicted.numpy()
+        left -= predicted
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ class RowSums:
     def zero(cls, rows: Rows) -> RowSums:
         """Of no entries."""
         count, rank = len(rows.rows), rows.block.tables[rows.k].shape[1]
-        shapes = (count, rank, rank), (count, rank), ()
-        return cls(*(torch.zeros(shape, dtype=torch.float64) for shape in shapes))
+        shapes, like = ((count, rank, rank), (count, rank), ()), rows.block.tables[rows.k]
+        return cls(*(torch.zeros(shape, dtype=torch.float64, device=like.device) for shape in shapes))
 
 
 def add_systems(rows: Rows, view: ModeView, targets: Tensor, systems: RowSums, row_systems: RowSystems) -> None:
@@ -97,23 +97,23 @@ def add_systems(rows: Rows, view: ModeView, targets: Tensor, systems: RowSums, r
     block, table = rows.block, rows.block.tables[rows.k]
     if not rows.all_rows:
         view = view.rows(rows.rows.start, rows.rows.stop)
-        targets, view = targets.index_select(0, view.order), replace(view, order=torch.arange(len(view.order)).int())
+        targets = targets.index_select(0, view.order)
+        view = replace(view, order=torch.arange(len(view.order), dtype=torch.int32, device=targets.device))
     others = [block.tables[m] for m in rows.others]
     gram, right = row_systems(view, others, targets, None, table.shape[1], sums=block.sums)
     systems.gram.add_(gram)
     systems.right.add_(right)
-    systems.squares.add_(sum_of_squares(targets.numpy()))
+    systems.squares.add_(sum_of_squares(targets))
 
 
-def sum_of_squares(numbers: NDArray[np.float32]) -> float:
+def sum_of_squares(numbers: Tensor) -> float:
     """Σ of squares, chunk by chunk."""
-    parts = (numbers[start : start + SQUARES_CHUNK] for start in range(0, len(numbers), SQUARES_CHUNK))
-    return sum(float(np.vdot(part, part)) for part in parts)
+    return math.fsum(float(torch.dot(part, part)) for part in torch.split(numbers, SQUARES_CHUNK))
 
 
-def add_numbers(indices: NDArray[np.int32], mode: int, targets: NDArray[np.float32], sums: NDArray[np.float64]) -> None:
-    """Add some values to the sums of their labels in one mode, ``(I_n,)``."""
-    sums += np.bincount(indices[:, mode], targets, minlength=len(sums))
+def add_numbers(indices: Tensor, mode: int, targets: Tensor, sums: Tensor) -> None:
+    """Add some values to the sums of their labels in one mode, ``(I_n,)`` in 64 bits."""
+    sums.index_add_(0, indices[:, mode], targets.double())
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from jointensor.data.shards import Block
+from jointensor.data.shard_writer import ShardedTensor
 from jointensor.data.tensor import SparseTensor
+from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.kernels import Engine
 from jointensor.kernels.terms import Biases
 from jointensor.predictors.tables import (
@@ -213,24 +214,21 @@ def _running_sums(labels: Tensor, size: int) -> Callable[[Tensor], Tensor]:
 class _EntriesOnDisk(BiasEntries):
     """Entries in shards: residuals are computed anew in every pass."""
 
-    def __init__(
-        self,
-        blocks: Callable[[], Iterator[Block]],
-        mean: float,
-        counts: tuple[NDArray[np.int64], ...],
-        valid: SparseTensor,
-        engine: Engine,
-    ) -> None:
-        self.blocks, self.mean, self.counts, self.valid, self.engine = blocks, mean, counts, valid, engine
-        self.starts = np.cumsum([0, *map(len, counts)])[:-1]
+    def __init__(self, tensor: ShardedTensor, engine: Engine, processes: ProcessGroup) -> None:
+        self.train, self.mean, self.counts, self.valid = tensor.train, tensor.summary.mean, tensor.counts, tensor.valid
+        self.engine, self.processes = engine, processes
+        self.starts = np.cumsum([0, *tensor.shape])[:-1]
 
     def residual_sums(self, n: int, fits: Sequence[BiasFit]) -> Iterator[tuple[Vector, float]]:
         effects = np.stack([np.concatenate(fit.effects) for fit in fits], axis=1)  # (labels of all modes, fits)
         biases = Biases(self.mean, effects, self.starts)
         sums, squares = np.zeros((len(self.counts[n]), len(fits))), np.zeros(len(fits))
-        for block in self.blocks():
+        for block in self.train.blocks():
             squares += self.engine.add_biases(biases, n, (block.indices, block.values), sums)
-        yield from zip(sums.T, squares.tolist(), strict=True)
+        every = (
+            self.processes.sum_(torch.from_numpy(np.vstack([sums, squares])).to(self.processes.device)).cpu().numpy()
+        )
+        yield from zip(every[:-1].T, every[-1].tolist(), strict=True)
 
     def changed(self, n: int, step: Vector) -> None:
         pass
@@ -243,27 +241,7 @@ class _EntriesOnDisk(BiasEntries):
         return math.sqrt(np.mean((valid.values - self.mean - predicted) ** 2))
 
 
-def fit_bias_streamed(
-    blocks: Callable[[], Iterator[Block]],
-    mean: float,
-    counts: tuple[NDArray[np.int64], ...],
-    valid: SparseTensor,
-    engine: Engine,
-) -> Tables:
-    """The same from entries on disk.
-
-    Parameters
-    ----------
-    blocks
-        Begins a pass over the training entries.
-    mean
-        Of the training values.
-    counts
-        Training entries of every label, ``(I_n,)`` for each mode.
-    valid
-        Entries that choose λ and the number of rounds; there may be none.
-    engine
-        Its loops sum the residuals.
-    """
-    entries = _EntriesOnDisk(blocks, mean, counts, valid, engine)
-    return _as_tables(backfit(entries, SHRINKAGE_GRID if len(valid) else (DEFAULT_SHRINKAGE,)), entries)
+def fit_bias_streamed(tensor: ShardedTensor, engine: Engine, processes: ProcessGroup = SINGLE_PROCESS) -> Tables:
+    """The same from entries on disk, of which every process has its share; the engine's loops sum the residuals."""
+    entries = _EntriesOnDisk(tensor, engine, processes)
+    return _as_tables(backfit(entries, SHRINKAGE_GRID if len(tensor.valid) else (DEFAULT_SHRINKAGE,)), entries)

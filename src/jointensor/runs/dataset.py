@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+import torch
 
 from jointensor.data.formats import count_entries, order_modes, read_tensor, scan_source
 from jointensor.data.formats.base import ChunkedSource, Reading
 from jointensor.data.modes import Mode, find_mode
 from jointensor.data.queries import read_entries, scan_entries
-from jointensor.data.shard_writer import ShardedTensor, load_shards, write_shards
+from jointensor.data.shard_writer import ShardedTensor, Share, load_shards, write_shards
 from jointensor.data.shards import Shards, read_header
 from jointensor.data.split import Split, SplitAssignment, SplitRule, split
 from jointensor.data.tensor import SparseTensor, join
@@ -31,6 +32,7 @@ from jointensor.runs.config import AUTO, Listener, RunConfig
 from jointensor.runs.folder import CHECKPOINTS
 from jointensor.runs.memory_plan import MemoryPlan, check_labels, fits_in_memory
 from jointensor.runs.scoring import Entries
+from jointensor.solvers.data_parallel import sum_shares
 from jointensor.training.fit import Fit, fit
 from jointensor.training.from_disk import Request
 from jointensor.training.recipe import Recipe, make_recipe
@@ -65,6 +67,9 @@ class Dataset(Protocol):
     @property
     def counts(self) -> dict[str, int]:
         """Entries: ``train``, ``valid``, ``test`` and ``all``."""
+
+    def entries_per_process(self, processes: ProcessGroup) -> list[int]:
+        """Training entries that every process has in a fit."""
 
     @property
     def valid(self) -> SparseTensor:
@@ -118,6 +123,10 @@ class InMemory:
         parts = {"train": len(self.parts.train), "valid": len(self.parts.valid), "test": len(self.test[1])}
         return parts | {"all": len(self.reading.tensor)}
 
+    def entries_per_process(self, processes: ProcessGroup) -> list[int]:
+        """Every so many-th for each."""
+        return processes.shares(len(self.parts.train))
+
     @property
     def valid(self) -> SparseTensor:
         """Validation entries."""
@@ -169,6 +178,9 @@ class OnDisk:
     shards: ShardedTensor
     plan: MemoryPlan
     config: RunConfig
+    processes: ProcessGroup
+    shares: list[int]
+    """Training entries of every process."""
     notes: list[str]
 
     @property
@@ -185,7 +197,11 @@ class OnDisk:
     def counts(self) -> dict[str, int]:
         """Entries of every part."""
         found = self.shards
-        return {"train": len(found.train), "valid": len(found.valid), "test": len(found.test), "all": found.entries}
+        return {"train": found.summary.n, "valid": len(found.valid), "test": len(found.test), "all": found.entries}
+
+    def entries_per_process(self, processes: ProcessGroup) -> list[int]:
+        """Those of its shards."""
+        return self.shares
 
     @property
     def valid(self) -> SparseTensor:
@@ -214,13 +230,13 @@ class OnDisk:
         blocks = chain.from_iterable(one.blocks() for one in stored)
         valid = before.valid.indices.astype(np.int32), before.valid.values
         chunks = chain([valid], ((one.indices, one.values) for one in blocks))
-        entries = len(before.valid) + sum(map(len, stored))
-        assignment = SplitAssignment(SplitRule(test=0.0, valid=0.0), entries, folder, 0)
-        rule = {"rows": self.plan.rows}
+        assignment = SplitAssignment(SplitRule(test=0.0, valid=0.0), before.entries, folder, 0)
+        rule, share = {"rows": self.plan.rows}, Share(self.processes.rank, self.processes.size)
         shards = load_shards(folder, self.modes, rule)
         if shards is None:
-            shards = write_shards(folder, chunks, self.modes, assignment, self.plan.rows, rule)
-        return replace(self, shards=shards)
+            shards = write_shards(folder, chunks, self.modes, assignment, self.plan.rows, rule, share=share)
+        self.processes.meet()
+        return replace(self, shards=sum_shares(shards, self.processes))
 
     def sample(self) -> SparseTensor:
         """A sample of the training entries."""
@@ -228,10 +244,8 @@ class OnDisk:
 
     def fit_baselines(self, processes: ProcessGroup) -> dict[str, Predictor]:
         """Mean and biases; tables and interpolation need all entries in memory."""
-        engine = pick_engine(self.config.engine, "cpu")
-        found = self.shards
-        bias = fit_bias_streamed(found.train.blocks, found.summary.mean, found.counts, found.valid, engine)
-        return {"mean": Mean(found.summary.mean), "bias": bias}
+        engine = pick_engine("reference" if self.config.engine == "reference" else "auto", "cpu")
+        return {"mean": Mean(self.shards.summary.mean), "bias": fit_bias_streamed(self.shards, engine, processes)}
 
     def fit(self, model: JointModel, recipe: Recipe, bias: Tables | None, **options: Any) -> Fit:
         """Train on the training entries."""
@@ -262,16 +276,13 @@ def stays_on_disk(config: RunConfig, listener: Listener) -> bool:
     return False
 
 
-def from_disk_request(config: RunConfig, processes: ProcessGroup) -> Request:
+def from_disk_request(config: RunConfig) -> Request:
     """The options of a run that a fit from disk may refuse."""
     recipe = make_recipe(config.recipe, **config.recipe_changes)
     searches = config.rank == AUTO
     return Request(
         linear=config.linear or ("" if searches else recipe.linear(config.rank_pair[0])),
         recipe=recipe,
-        device=config.device,
-        engine=config.engine,
-        processes=processes.size if processes.shared else 0,
         split=config.split,
         searches=searches,
     )
@@ -282,9 +293,14 @@ def read_in_memory(config: RunConfig) -> Reading:
     return read_source(config.source, config.table, config.orders)
 
 
-def read_in_chunks(path: Path, config: RunConfig) -> ChunkedSource:
+def entries_folder(path: Path, processes: ProcessGroup) -> Path:
+    """Where a process of a run keeps entries on disk: among the checkpoints, or beside the first process's."""
+    return path / CHECKPOINTS if processes.first else path / CHECKPOINTS / f"process-{processes.rank}"
+
+
+def read_in_chunks(folder: Path, config: RunConfig) -> ChunkedSource:
     """The source as chunks that can be read in turn."""
-    source = scan_source(Path(config.source), config.table, path / CHECKPOINTS / SORTED_CELLS)
+    source = scan_source(Path(config.source), config.table, folder / SORTED_CELLS)
     return replace(source, modes=order_modes(source.modes, config.orders))
 
 
@@ -298,7 +314,9 @@ def split_in_memory(config: RunConfig, reading: Reading) -> InMemory:
     return InMemory(reading, parts, test, list(reading.notes))
 
 
-def split_on_disk(path: Path, config: RunConfig, source: ChunkedSource, listener: Listener) -> OnDisk:
+def split_on_disk(
+    folder: Path, config: RunConfig, source: ChunkedSource, listener: Listener, processes: ProcessGroup
+) -> OnDisk:
     """Shards of training and test entries; those of an interrupted run where they are whole."""
     assert config.memory is not None  # that is why entries are on disk
     recipe = make_recipe(config.recipe, **config.recipe_changes)
@@ -306,8 +324,11 @@ def split_on_disk(path: Path, config: RunConfig, source: ChunkedSource, listener
     linear = linear_blocks(config, recipe, source.modes, whole=True)
     check_labels(config.memory, shape, sum(config.rank_pair))
     plan = MemoryPlan.of(config.memory, JointModel(shape, config.rank_pair, linear=linear, nonlinear=config.nonlinear))
-    shards = _write_shards(path / CHECKPOINTS, config, source, plan, listener)
-    return OnDisk(source, shards, plan, config, [*source.notes, *_disk_notes(shards, config)])
+    shards = _write_shards(folder, config, source, plan, listener, Share(processes.rank, processes.size))
+    processes.meet()  # one may read faster than the others
+    own = torch.tensor(len(shards.train), device=processes.device)
+    shares, shards = [int(one) for one in processes.gather(own)], sum_shares(shards, processes)
+    return OnDisk(source, shards, plan, config, processes, shares, [*source.notes, *_disk_notes(shards, config)])
 
 
 def make_model(config: RunConfig, recipe: Recipe, modes: tuple[Mode, ...]) -> JointModel:
@@ -341,20 +362,23 @@ def tidy(folder: Path) -> Iterator[None]:
 
 
 def _write_shards(
-    folder: Path, config: RunConfig, source: ChunkedSource, plan: MemoryPlan, listener: Listener
+    folder: Path, config: RunConfig, source: ChunkedSource, plan: MemoryPlan, listener: Listener, share: Share
 ) -> ShardedTensor:
-    rule = {**config.split_record(), "rows": plan.rows}
+    rule = {**config.split_record(), "rows": plan.rows, **vars(share)}
     before = load_shards(folder / SHARDS, source.modes, rule)
     if before is not None:
         listener.on_note("taking the shards that were written before the interruption")
         return before
     listener.on_note(f"writing {source.entries:,} entries to shards of about {plan.rows:,}")
+    folder.mkdir(parents=True, exist_ok=True)
     how = SplitRule(config.split, 0.0 if config.test_file else config.test, config.valid, config.split_seed)
     assignment = SplitAssignment(how, source.entries, folder / ASSIGNMENT, plan.permutation)
     test = None
-    if config.test_file is not None:
+    if config.test_file is not None and share.rank == 0:
         test = scan_entries(Path(config.test_file), source.modes, source.spec, folder / SORTED_CELLS)
-    return write_shards(folder / SHARDS, source.chunks(), source.modes, assignment, plan.rows, rule, test=test)
+    return write_shards(
+        folder / SHARDS, source.chunks(), source.modes, assignment, plan.rows, rule, test=test, share=share
+    )
 
 
 def _disk_notes(shards: ShardedTensor, config: RunConfig) -> list[str]:

@@ -23,6 +23,7 @@ from jointensor.runs.dataset import (
     Dataset,
     InMemory,
     OnDisk,
+    entries_folder,
     from_disk_request,
     read_in_chunks,
     read_in_memory,
@@ -108,7 +109,7 @@ def _fill(path: Path, config: RunConfig, listener: Listener, processes: ProcessG
     begin = time.monotonic() - processes.decide(lambda: checkpoints.elapsed if checkpoints else 0.0)
     context = Context(path, config, listener, processes, begin, checkpoints)
     stages = Stages()
-    with tidy(path / CHECKPOINTS):
+    with tidy(entries_folder(path, processes)):
         dataset = read_and_split(context, stages)
     with stages("baselines"):
         baselines = dataset.fit_baselines(processes)
@@ -117,6 +118,7 @@ def _fill(path: Path, config: RunConfig, listener: Listener, processes: ProcessG
         trained = train(context, dataset, baselines)
         processes.leave()  # the other stages are for the first process alone
     if not processes.first:
+        shutil.rmtree(entries_folder(path, processes), ignore_errors=True)
         return None
     with stages("evaluate"):
         figures = evaluate(trained, dataset, baselines)
@@ -129,11 +131,12 @@ def read_and_split(context: Context, stages: Stages) -> Dataset:
     config, listener = context.config, context.listener
     dataset: InMemory | OnDisk
     if stays_on_disk(config, listener):
-        check_from_disk(from_disk_request(config, context.processes))
+        check_from_disk(from_disk_request(config))
         with stages("read"):
-            source = read_in_chunks(context.path, config)
+            folder = entries_folder(context.path, context.processes)
+            source = read_in_chunks(folder, config)
         with stages("split"):
-            dataset = split_on_disk(context.path, config, source, listener)
+            dataset = split_on_disk(folder, config, source, listener, context.processes)
     else:
         with stages("read"):
             reading = read_in_memory(config)
@@ -220,7 +223,7 @@ def write(
         engine=trained.engine,
         device=pick_device(_device(config, dataset)).type,
         world_size=processes.size,
-        entries_per_rank=[counts["train"]] * processes.size if searched else processes.shares(counts["train"]),
+        entries_per_rank=[counts["train"]] * processes.size if searched else dataset.entries_per_process(processes),
         linear=trained.linear,
         first=trained.first,
         ridge=trained.ridge,

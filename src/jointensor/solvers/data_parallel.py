@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from jointensor.data.shard_writer import ShardedTensor
 from jointensor.data.store import Batch, Entries, Scores
 from jointensor.data.tensor import SparseTensor
+from jointensor.data.values import ValueSummary
 from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.errors import ConfigError, ProcessGroupError
 from jointensor.models.joint import JointModel
@@ -161,6 +163,18 @@ def own_share(train: SparseTensor, processes: ProcessGroup, *, ordered: bool) ->
         raise ConfigError(f"{len(train)} training entries are fewer than the {processes.size} processes; start fewer")
     order = np.argsort(train.indices[:, -1], kind="stable") if ordered else np.arange(len(train))
     return train.take(order[processes.share(len(train))])
+
+
+def sum_shares(tensor: ShardedTensor, processes: ProcessGroup) -> ShardedTensor:
+    """A tensor on disk with summary and counts of the training entries of all processes."""
+    if not processes.shared:
+        return tensor
+    counts = (processes.sum_(torch.tensor(one, device=processes.device)).cpu().numpy() for one in tensor.counts)
+    own = torch.tensor(list(vars(tensor.summary).values()), dtype=torch.float64, device=processes.device)
+    summary = ValueSummary()
+    for n, *numbers in torch.stack(processes.gather(own)).tolist():
+        summary.merge(ValueSummary(int(n), *numbers))
+    return replace(tensor, counts=tuple(counts), summary=summary)
 
 
 def see_all(model: JointModel, train: SparseTensor, processes: ProcessGroup) -> None:

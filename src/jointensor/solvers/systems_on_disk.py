@@ -2,22 +2,23 @@
 
 A pass adds up the normal equations of all rows of a table, shard by shard; the order of a shard's entries by row is
 found once and kept on disk. The targets of a block of several tables are kept there too; for the next block they are
-formed again from the blocks that have changed since. In memory are the tables, the systems of one of them, and a few
-shards. The solution is that of entries in memory up to rounding.
+formed again from the blocks that have changed since. In memory, on the device of the model, are the tables, the systems
+of one of them, and a few shards. Of several processes each adds up its own shards. The solution is that of entries in
+memory up to rounding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from jointensor.data.store import Column, ShardedEntries
-from jointensor.distributed.process_group import SINGLE_PROCESS
+from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.kernels import Engine
 from jointensor.kernels.rows import ModeView, solve_spd
 from jointensor.kernels.terms import Rows, RowSums, Term, Terms, add_systems, sum_of_squares
@@ -36,8 +37,8 @@ SOLVED_AT_ONCE = 1 << 20
 TARGETS = Column("targets")
 """Targets of one block."""
 
-Shard = tuple[NDArray[np.int32], NDArray[np.float32]]
-"""Indices and targets of some entries."""
+Shard = tuple[Tensor, Tensor]
+"""Indices ``(entries, modes)`` and targets ``(entries,)`` of some entries."""
 
 
 class SystemsOnDisk:
@@ -53,12 +54,21 @@ class SystemsOnDisk:
         Its loops are used.
     memory
         Bytes that the systems of a table may take; where they take more, its rows are solved in several passes.
+    processes
+        The processes that have shares of the entries; sums are over all of them.
     """
 
-    def __init__(self, g: Multilinear, train: ShardedEntries, engine: Engine, memory: int) -> None:
+    def __init__(
+        self,
+        g: Multilinear,
+        train: ShardedEntries,
+        engine: Engine,
+        memory: int,
+        processes: ProcessGroup = SINGLE_PROCESS,
+    ) -> None:
         self.blocks, self.train, self.engine, self.memory = g.named_blocks, train, engine, memory
-        self.indices, self.processes = train.sample().indices, SINGLE_PROCESS
-        self.label_counts = [torch.from_numpy(one) for one in train.label_counts]
+        self.indices, self.processes = train.sample().indices, processes
+        self.label_counts = [torch.from_numpy(one).to(train.device) for one in train.label_counts]
         self.frozen: Column | float = 0.0
         self.squares = 0.0
         """Sum of the squared errors after the last solve."""
@@ -99,15 +109,16 @@ class SystemsOnDisk:
 
     def mean_squared_error(self) -> float:
         """Of all training entries."""
-        return max(self.squares, 0.0) / len(self.train)
+        return max(self.squares, 0.0) / self.train.total
 
     def solve_constant(self, number: Tensor, noise: float) -> None:
         """The mean of the targets."""
         total = squares = 0.0
         for _, targets in self._targets():
-            total += float(targets.sum(dtype=np.float64))
+            total += float(targets.sum(dtype=torch.float64))
             squares += sum_of_squares(targets)
-        mean = total / len(self.train)
+        total, squares = self.processes.sum(total, squares)
+        mean = total / self.train.total
         self._remember(number)
         number.fill_(mean)
         self.squares = squares - total * mean
@@ -115,17 +126,18 @@ class SystemsOnDisk:
     def sums_by_row(self) -> tuple[Tensor, Tensor]:
         """Sums of targets and numbers of entries, in 64 bits, ``(I,)`` each."""
         (mode,), (table,) = self.block.table_modes, self.block.tables
-        sums, self.squares = np.zeros(len(table)), 0.0
+        sums, squares = torch.zeros(len(table), dtype=torch.float64, device=table.device), 0.0
         for indices, targets in self._targets():
             self.engine.add_numbers(indices, mode, targets, sums)
-            self.squares += sum_of_squares(targets)
+            squares += sum_of_squares(targets)
+        (self.squares,) = self.processes.sum(squares)
         self._remember(table)
-        return torch.from_numpy(sums), self.label_counts[mode].to(torch.float64)
+        return self.processes.sum_(sums), self.label_counts[mode].to(torch.float64)
 
     def end_numbers(self, table: Tensor, sums: Tensor, counts: Tensor) -> None:
         """Update the sum of squares."""
-        solved = table[:, 0].double().numpy()
-        self.squares = self.squares - 2 * float(solved @ sums.numpy()) + float(solved**2 @ counts.numpy())
+        solved = table[:, 0].double()
+        self.squares += float(solved.square() @ counts - 2 * solved @ sums)
 
     def _remember(self, numbers: Tensor) -> None:
         """Keep the parameters that the targets on disk were formed with, unless they are the block's own targets."""
@@ -135,7 +147,7 @@ class SystemsOnDisk:
     def solve_rows(self, k: int, prior: RowPrior, out: Tensor, rows: slice, *, noise: float, last: bool) -> None:
         """Add up the systems of some rows at a time and solve them."""
         self.squares, solved, term = 0.0, torch.empty_like(out), term_of(self.block)
-        unused = torch.ones(len(out), 1, dtype=torch.bool)
+        unused = torch.ones(len(out), 1, dtype=torch.bool, device=out.device)
         unused[rows] = False
         before = torch.zeros_like(out) if term.sums else self.block.tables[k].clone()  # of rows that are not used
         for some in self._ranges(out):
@@ -161,7 +173,7 @@ class SystemsOnDisk:
         name, frozen = self.name, self.frozen
         if self.owner == name:
             for block in self.train.blocks(values=TARGETS):
-                yield block.indices, block.values
+                yield self._on_device(block.indices), self._on_device(block.values)
             return
         signs = self._signs(name)
         afresh = name not in signs
@@ -169,13 +181,18 @@ class SystemsOnDisk:
         column = frozen if afresh and isinstance(frozen, Column) else None
         keep = afresh or self.block.multiplies
         for k, block in enumerate(self.train.blocks(column, None if afresh else TARGETS)):
-            targets = block.values if block.column is None else block.values - block.column
-            self.engine.subtract_terms(terms, block.indices, targets)
+            indices, targets = self._on_device(block.indices), self._on_device(block.values)
+            if block.column is not None:
+                targets = targets - self._on_device(block.column)
+            self.engine.subtract_terms(terms, indices, targets)
             if keep:
-                self.train.shards.write_column(k, TARGETS.name, targets)
-            yield block.indices, targets
+                self.train.shards.write_column(k, TARGETS.name, targets.cpu().numpy())
+            yield indices, targets
         if keep:
             self.owner, self.since = name, {}
+
+    def _on_device(self, array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array).to(self.train.device)
 
     def _signs(self, name: str) -> dict[str, float]:
         """Blocks to subtract from the values (1); or from the targets on disk, with the block to add back (−1).
@@ -215,10 +232,12 @@ class SystemsOnDisk:
         for view, targets in self._sorted(rows.block, mode):
             if len(others) < len(view.columns):
                 view = replace(view, columns=view.columns[[m - (m > mode) for m in others]])
-            add_systems(rows, view, torch.from_numpy(targets), systems, self.engine.row_systems)
+            add_systems(rows, view, targets, systems, self.engine.row_systems)
+        for one in (systems.gram, systems.right, systems.squares):
+            self.processes.sum_(one)
         return systems
 
-    def _sorted(self, term: Term, mode: int) -> Iterator[tuple[ModeView, NDArray[np.float32]]]:
+    def _sorted(self, term: Term, mode: int) -> Iterator[tuple[ModeView, Tensor]]:
         """The entries in the order of a mode, and their targets; those of a sum over pairs are for changes of rows."""
         known = mode in self.train.sorted_modes
         if self.owner == self.name and known and not term.sums:
@@ -232,7 +251,7 @@ class SystemsOnDisk:
                 yield self.train.view(k, mode), targets
                 continue
             others = [n for n in range(indices.shape[1]) if n != mode]
-            view = self.engine.sort_entries(torch.from_numpy(indices), mode, others, len(self.train.label_counts[mode]))
+            view = self.engine.sort_entries(indices, mode, others, len(self.label_counts[mode]))
             self.train.keep_view(k, mode, view)
             yield view, targets
         self.train.sorted_modes.add(mode)

@@ -162,7 +162,7 @@ def fit(  # noqa: PLR0913 - everything that decides a fit
     begin = clock()
     check_fit(model, split, recipe)
     if isinstance(split, ShardedTensor):
-        check_from_disk(Request(model.linear, recipe, device, engine, processes.size if processes.shared else 0))
+        check_from_disk(Request(model.linear, recipe))
         device = "cpu" if device == "auto" else device
     place = processes.device if processes.shared else pick_device(device)
     kernels = pick_engine(engine, place.type)
@@ -170,7 +170,7 @@ def fit(  # noqa: PLR0913 - everything that decides a fit
         on_note(kernels.first_use)
 
     def check_time() -> None:
-        if clock() > begin + budget:
+        if processes.decide(lambda: clock() > begin + budget):
             raise BudgetError
 
     if isinstance(split, Split):
@@ -203,7 +203,7 @@ def fit(  # noqa: PLR0913 - everything that decides a fit
     if found is not None:
         trainer.resume(found)
     run_restarts(trainer)
-    fallback = _fit_bias(split, store, valid, kernels) if fallback is None else fallback
+    fallback = _fit_bias(split, store, valid, kernels, processes) if fallback is None else fallback
     return finish(trainer, fallback, split.valid, kernels, begin=begin, resumed=resumed)
 
 
@@ -216,17 +216,20 @@ def make_store(
 ) -> EntryStore:
     """The training entries as training sees them: in memory, on disk, or this process's share."""
     if isinstance(split, ShardedTensor):
-        return ShardedEntries.of(split, device, between_shards)
+        counts = torch.stack(processes.gather(torch.tensor(split.train.counts, device=device)))  # (processes, shards)
+        return ShardedEntries.of(split, device, between_shards, counts.cpu().numpy(), processes.rank)
     entries = Entries.of(own_share(split.train, processes, ordered=recipe.solves), device)
     if processes.shared:
         return SharedEntries.share(entries, processes)
     return entries.by_last_mode() if recipe.solves else entries
 
 
-def _fit_bias(split: Split | ShardedTensor, store: EntryStore, valid: Entries, engine: Engine) -> Tables:
+def _fit_bias(
+    split: Split | ShardedTensor, store: EntryStore, valid: Entries, engine: Engine, processes: ProcessGroup
+) -> Tables:
     """Additive biases, fitted where the entries are."""
     if isinstance(split, ShardedTensor):
-        return fit_bias_streamed(split.train.blocks, split.summary.mean, split.counts, split.valid, engine)
+        return fit_bias_streamed(split, engine, processes)
     if isinstance(store, Entries) and store.device.type == "cuda" and len(store) == store.total:
         parts = [(part.indices, part.values) for part in (store, valid)]
         return fit_bias_on_device(parts[0], parts[1], split.train.shape)

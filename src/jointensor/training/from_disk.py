@@ -17,10 +17,6 @@ class Request:
     linear: str
     """Blocks of g, residual models included; modes by name or by position."""
     recipe: Recipe
-    device: str = "auto"
-    engine: str = "auto"
-    processes: int = 0
-    """Processes that were started by ``torchrun``."""
     split: str = "standard"
     searches: bool = False
 
@@ -50,11 +46,6 @@ def _option(text: str, given: Callable[[Request], object]) -> Callable[[Request]
 
 
 REFUSALS = {
-    "torchrun": Refusal(
-        _option("torchrun", lambda request: request.processes),
-        "every process would need shards of its own share",
-        "give more memory, or start the fit without torchrun",
-    ),
     "search": Refusal(
         _option("--rank auto", lambda request: request.searches),
         "most of its candidates need all entries at once",
@@ -79,18 +70,6 @@ REFUSALS = {
         _option("loss=huber", lambda request: request.exact() and request.recipe.loss == "huber"),
         "the exact solver weighs every entry by its last residual",
         "add --set linear_solver=adam",
-    ),
-    "device": Refusal(
-        lambda request: (
-            f"--device {request.device}" if request.exact() and request.device not in ("auto", "cpu") else ""
-        ),
-        "the exact solver adds up shards on the CPU",
-        "give --device cpu, or add --set linear_solver=adam",
-    ),
-    "engine": Refusal(
-        _option("--engine triton", lambda request: request.engine == "triton"),
-        "it holds all entries on the GPU",
-        "leave it out",
     ),
 }
 """All refusals; also listed in ``docs/howto/large.md``."""

@@ -296,7 +296,8 @@ class Trainer:
         entries, spread = self.train.resident, self.train.moments()[1] or 1.0
         if entries is None:
             assert isinstance(self.train, ShardedEntries)  # entries that are not in memory are on disk
-            als = Als(g, SystemsOnDisk(g, self.train, self.engine, self.limits.systems), spread=spread)
+            systems = SystemsOnDisk(g, self.train, self.engine, self.limits.systems, self.processes)
+            als = Als(g, systems, spread=spread)
             return Exact(als, partial(sweep_on_disk, als))
         als = Als(g, SystemsInMemory(g, entries.indices, self.engine, self.processes), spread=spread)
         return Exact(als, partial(sweep_in_memory, als, entries.values, self.loss, self.recipe.huber_delta))
