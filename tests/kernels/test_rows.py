@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from torch.nn.functional import linear, relu
 
 from jointensor.errors import ConfigError
-from jointensor.kernels import ENGINES, ModeView, engines, pick_engine, solve_rows
+from jointensor.kernels import ENGINES, ModeView, engines, numba_blas, numba_rows, pick_engine, solve_rows
 from jointensor.kernels.bfloat16 import linear_relu_linear_16
+from jointensor.kernels.rows import DIAGONAL_LIFT, row_systems
 from jointensor.models.joint import JointModel
 
 SHAPE = (7, 5, 6, 4, 3)
@@ -38,8 +39,11 @@ def solved(solver, indices, tables, targets, weights, mode, ridge, **options):
     return table, values
 
 
-def by_numpy(indices, tables, targets, weights, mode, ridge, prior=None, sums=False):
-    """One row after the other by a general least-squares routine: the ridge is rank more equations."""
+def by_numpy(indices, tables, targets, weights, mode, ridge, prior=None, sums=False, lift=0.0):
+    """One row after the other by a general least-squares routine: the ridge is rank more equations.
+
+    ``lift``: more ridge without a prior mean, as a share of the mean of the diagonal.
+    """
     rank = tables[0].shape[1]
     rows = np.zeros((len(tables[mode]), rank))
     looked_up = [t.double().numpy()[indices[:, m].numpy()] for m, t in enumerate(tables) if m != mode]
@@ -47,9 +51,11 @@ def by_numpy(indices, tables, targets, weights, mode, ridge, prior=None, sums=Fa
     root = np.ones(len(indices)) if weights is None else np.sqrt(weights.double().numpy())
     for row in range(len(rows)):
         mine = (indices[:, mode] == row).numpy()
-        left = np.vstack([h[mine] * root[mine, None], np.sqrt(ridge) * np.eye(rank)])
-        drawn = np.zeros(rank) if prior is None else prior[row].double().numpy()
-        right = np.concatenate([targets.double().numpy()[mine] * root[mine], np.sqrt(ridge) * drawn])
+        weighed = h[mine] * root[mine, None]
+        lifted = np.sqrt(ridge + lift * np.square(weighed).sum() / rank)
+        drawn = np.zeros(rank) if prior is None else ridge / lifted * prior[row].double().numpy()
+        left = np.vstack([weighed, lifted * np.eye(rank)])
+        right = np.concatenate([targets.double().numpy()[mine] * root[mine], drawn])
         rows[row] = np.linalg.lstsq(left, right, rcond=None)[0]
     return rows, (h * rows[indices[:, mode].numpy()]).sum(axis=1)
 
@@ -154,20 +160,86 @@ def test_rows_longer_than_a_block_are_solved_in_several(engine):
     torch.testing.assert_close(values, expected_values, rtol=1e-3, atol=1e-5)
 
 
+COUNTS = (4095, 10, 4096, 4097, 0, 9000, 513, 1, 2, 27, 28, 29)
+"""Entries of rows: none, fewer and more than components, more than are kept or added in 32 bits, and about as many."""
+
+
+def rows_of_many_sizes(rank, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    sizes = (len(COUNTS), 9, 11)
+    tables = [torch.randn(size, rank, generator=generator) for size in sizes]
+    rows = torch.repeat_interleave(torch.arange(len(COUNTS)), torch.tensor(COUNTS))
+    rows = rows[torch.randperm(len(rows), generator=generator)]
+    others = [torch.randint(size, rows.shape, generator=generator) for size in sizes[1:]]
+    targets, weights = torch.randn(len(rows), generator=generator), torch.rand(len(rows), generator=generator)
+    return torch.stack([rows, *others], dim=1), tables, targets, weights
+
+
+@pytest.fixture(params=[numba_blas.SMALL_TILE, numba_blas.WIDE_TILE])
+def tile(request, monkeypatch):
+    """Products as any machine would form them."""
+    monkeypatch.setattr(numba_rows, "product_tile", lambda: request.param)
+
+
+@pytest.mark.usefixtures("tile")
 @pytest.mark.parametrize("weighed", [False, True])
-@pytest.mark.parametrize("rank", [3, 4, 5, 8])
-def test_rows_too_long_to_be_kept_are_formed_again(rank, weighed):
-    """Rows of 4,095 to 4,097 and of many more entries, and short ones between; ranks with and without room for y."""
-    counts = (4095, 10, 4096, 4097, 0, 9000, 513)
-    indices, tables, targets, weights = problem(3, sum(counts), rank)
-    rows = torch.repeat_interleave(torch.arange(7), torch.tensor(counts))
-    indices[:, 0] = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(1))]
-    given_weights = weights if weighed else None
-    expected, expected_values = solved(solve_rows, indices, tables, targets, given_weights, 0, 1.0)
-    found, values = solved(pick_engine("numba", "cpu").solve_rows, indices, tables, targets, given_weights, 0, 1.0)
-    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
-    torch.testing.assert_close(values, expected_values, rtol=1e-3, atol=1e-3)
-    assert not found[4].any()
+@pytest.mark.parametrize("rank", [1, 5, 8, 20, 37, 64])
+def test_rows_of_any_number_of_entries_are_the_ridge_solution(rank, weighed):
+    """Against 64 bits; with and without a prior mean and values, products and sums."""
+    indices, tables, targets, weights = rows_of_many_sizes(rank)
+    prior = torch.randn(len(COUNTS), rank, generator=torch.Generator().manual_seed(9))
+    for mean, sums in ((None, False), (prior, False), (prior, True)):
+        same = (indices, tables, targets, weights if weighed else None, 0, 50.0)
+        found, values = solved(numba_rows.solve_rows_numba, *same, prior=mean, sums=sums)
+        rows, expected = by_numpy(*same, mean, sums, DIAGONAL_LIFT)
+        np.testing.assert_allclose(found.numpy(), rows, rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(values.numpy(), expected, rtol=1e-3, atol=5e-3)
+        torch.testing.assert_close(found[4], torch.zeros(rank) if mean is None else prior[4])
+
+
+@pytest.mark.usefixtures("tile")
+@pytest.mark.parametrize("weighed", [False, True])
+@pytest.mark.parametrize("rank", [1, 5, 20, 37])
+def test_systems_are_those_of_the_reference(rank, weighed):
+    indices, tables, targets, weights = rows_of_many_sizes(rank)
+    view = ModeView.of(indices, 0, [1, 2], len(COUNTS))
+    asked = (view, tables[1:], targets, weights if weighed else None, rank)
+    for found, expected in zip(numba_rows.row_systems_numba(*asked), row_systems(*asked), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-2)
+
+
+def objective(indices, tables, targets, rows, ridge):
+    """Squared error and penalty of every row in 64 bits, with the lift of its diagonal, ``(I,)``."""
+    h = np.prod([t.double().numpy()[indices[:, m].numpy()] for m, t in enumerate(tables) if m != 0], axis=0)
+    mine = indices[:, 0].numpy()
+    errors = (targets.double().numpy() - (h * rows[mine]).sum(axis=1)) ** 2
+    lifted = ridge + DIAGONAL_LIFT * np.bincount(mine, np.square(h).mean(axis=1), minlength=len(rows))
+    return np.bincount(mine, errors, minlength=len(rows)) + lifted * np.square(rows).sum(axis=1)
+
+
+@pytest.mark.parametrize("engine", ["reference", *COMPILED])
+@pytest.mark.parametrize("ridge", [1.0, 1e-2, 1e-4])
+def test_components_that_are_almost_alike_are_fitted_as_well_as_they_can_be(engine, ridge):
+    """All components within a thousandth of each other, few entries and many: without more lift than the first one,
+    rounding in 32 bits leaves systems that are not positive."""
+    indices, tables, targets, _ = rows_of_many_sizes(24)
+    tables = [table[:, :1] + 1e-3 * table for table in tables]
+    found, values = solved(pick_engine(engine, "cpu").solve_rows, indices, tables, targets, None, 0, ridge)
+    best, _ = by_numpy(indices, tables, targets, None, 0, ridge, lift=DIAGONAL_LIFT)
+    reached = objective(indices, tables, targets, found.double().numpy(), ridge)
+    lowest = objective(indices, tables, targets, best, ridge)
+    assert (reached <= 1.02 * lowest + 1e-6).all()
+    assert found.abs().amax(dim=1).gt(0).tolist() == [count > 0 for count in COUNTS]
+    assert torch.isfinite(values).all()
+
+
+def test_weights_below_zero_are_taken_as_they_are():
+    """Also where a row has few entries: there is no root of such a weight."""
+    indices, tables, targets, weights = problem(3, entries=12, rank=6)
+    weights[::3] *= -0.01
+    expected, _ = solved(solve_rows, indices, tables, targets, weights, 0, 5.0)
+    found, _ = solved(pick_engine("numba", "cpu").solve_rows, indices, tables, targets, weights, 0, 5.0)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -12,7 +12,7 @@ from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
-from jointensor.kernels.numba_rows import CACHE
+from jointensor.kernels.numba_cache import CACHE
 from jointensor.kernels.rows import ModeView
 from jointensor.kernels.terms import Biases, Terms
 from jointensor.threads import in_threads

@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit, prange
 from numpy.typing import NDArray
 
-from jointensor.kernels.numba_rows import CACHE
+from jointensor.kernels.numba_cache import CACHE
 
 MAX_TABULATED_POSITIONS = 1024
 """Positions along a mode up to which all pairwise covariances are computed once: a table of 8 MB."""

@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from jointensor.kernels.numba_rows import CACHE
+from jointensor.kernels.numba_cache import CACHE
 
 MAX_DRAWS = 1 << 20
 """Swaps in memory at a time."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from jointensor.kernels.numba_rows import CACHE
+from jointensor.kernels.numba_cache import CACHE
 
 BINS = 256
 """Bins of a column: one byte."""

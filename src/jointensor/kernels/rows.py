@@ -11,7 +11,7 @@ This is the reference in plain torch; an engine may have a compiled function of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, cast
 
@@ -24,7 +24,14 @@ CHUNK = 1 << 15
 """Entries whose outer products are formed at a time."""
 
 DIAGONAL_LIFT = 1e-6
-"""Added to the diagonal of every system, as a share of its mean: rounding of 32 bits cannot make it singular then."""
+"""Added to the diagonal of every system, as a share of its mean, against rounding in 32 bits."""
+
+MORE_LIFT = (1e-4, 1e-2)
+"""Tried in turn where a system is not positive in spite of it: rounding grows with the rank, and with components that
+are alike. Far more than the first, as a system that is barely positive has a wild solution."""
+
+MAX_GRAM_BYTES = {"cpu": 1 << 28, "cuda": 1 << 30}
+"""Size of the systems that are formed and solved at a time; rows are solved in groups of so much."""
 
 
 @dataclass(frozen=True)
@@ -136,9 +143,18 @@ def solve_rows(
     sums
         Whether h_e is the sum of the others' rows, as in a factorisation machine, not their product.
     """
-    gram, right = row_systems(view, others, targets, weights, table.shape[1], sums=sums)
-    table.copy_(solve_spd(gram, right, ridge, prior))
+    for rows in row_groups(len(table), table):
+        some = view if len(table) == rows.stop - rows.start else view.rows(rows.start, rows.stop)
+        gram, right = row_systems(some, others, targets, weights, table.shape[1], sums=sums)
+        table[rows] = solve_spd(gram, right, ridge[rows], None if prior is None else prior[rows])
     return row_values(view, others, targets, table, sums=sums) if evaluate else targets.new_empty(0)
+
+
+def row_groups(size: int, like: Tensor) -> Iterator[slice]:
+    """Groups of rows whose systems fit into memory together, for tables ``(I, R)`` like the given one."""
+    most = MAX_GRAM_BYTES.get(like.device.type, MAX_GRAM_BYTES["cpu"])
+    at_once = max(most // (like.element_size() * like.shape[1] ** 2), 1)
+    return (slice(first, min(first + at_once, size)) for first in range(0, size, at_once))
 
 
 def row_values(view: ModeView, others: Sequence[Tensor], like: Tensor, table: Tensor, *, sums: bool = False) -> Tensor:
@@ -181,17 +197,30 @@ def khatri_rao(view: ModeView, others: Sequence[Tensor], part: slice, like: Tens
 
 
 def solve_spd(gram: Tensor, right: Tensor, ridge: Tensor, prior: Tensor | None = None) -> Tensor:
-    """Solutions of ``(gram + ridge I) x = right + ridge prior`` for symmetric systems, never NaN.
+    """Solutions of ``(gram + ridge I) x = right + ridge prior`` for symmetric systems, never NaN; only the lower
+    triangles are read.
 
     The diagonal is lifted by a millionth of its mean, which a singular system needs and a regular one
-    hardly changes by. A system without a solution even then gives the prior mean, or zero.
+    hardly changes by, and by more where that does not suffice. A system without a solution even then gives the
+    prior mean, or zero.
     """
-    diagonal = gram.diagonal(dim1=1, dim2=2)  # (systems, R)
-    lift = ridge + DIAGONAL_LIFT * diagonal.mean(dim=1) + torch.finfo(gram.dtype).tiny ** 0.5
-    system = gram + torch.diag_embed(lift[:, None].expand_as(diagonal))
+    share = gram.diagonal(dim1=1, dim2=2).mean(dim=1)  # (systems,)
+    least = ridge + torch.finfo(gram.dtype).tiny ** 0.5
     if prior is not None:
         right = right + ridge[:, None] * prior
+    solved, usable = _solve_lifted(gram, right, least + DIAGONAL_LIFT * share)
+    for lift in MORE_LIFT:
+        again = (~usable & (share > 0) & torch.isfinite(share)).nonzero().squeeze(1)
+        if not len(again):
+            break
+        solved[again], usable[again] = _solve_lifted(gram[again], right[again], least[again] + lift * share[again])
+    return torch.where(usable[:, None], solved, torch.zeros_like(solved) if prior is None else prior)
+
+
+def _solve_lifted(gram: Tensor, right: Tensor, lift: Tensor) -> tuple[Tensor, Tensor]:
+    """Solutions of systems with a lifted diagonal, and which of them are usable."""
+    system = gram.clone()
+    system.diagonal(dim1=1, dim2=2).add_(lift[:, None])
     factor, failed = torch.linalg.cholesky_ex(system)
     solved = torch.cholesky_solve(right[:, :, None], factor).squeeze(2)
-    usable = (failed == 0) & torch.isfinite(solved).all(dim=1)
-    return torch.where(usable[:, None], solved, torch.zeros_like(solved) if prior is None else prior)
+    return solved, (failed == 0) & torch.isfinite(solved).all(dim=1)
