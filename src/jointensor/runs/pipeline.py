@@ -141,7 +141,7 @@ def read_and_split(context: Context, stages: Stages) -> Dataset:
         with stages("read"):
             reading = read_in_memory(config)
         with stages("split"):
-            dataset = split_in_memory(config, reading)
+            dataset = split_in_memory(config, reading, context.processes)
     shape = " × ".join(f"{mode.name} {mode.size:,}" for mode in dataset.modes)
     counts = dataset.counts
     context.note(*dataset.notes, f"{counts['all']:,} entries of {shape}")
@@ -223,7 +223,7 @@ def write(
         engine=trained.engine,
         device=pick_device(_device(config, dataset)).type,
         world_size=processes.size,
-        entries_per_rank=[counts["train"]] * processes.size if searched else dataset.entries_per_process(processes),
+        entries_per_rank=[counts["train"]] * processes.size if searched else dataset.shares,
         linear=trained.linear,
         first=trained.first,
         ridge=trained.ridge,

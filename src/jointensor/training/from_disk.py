@@ -20,11 +20,7 @@ class Request:
     split: str = "standard"
     searches: bool = False
 
-    def exact(self) -> bool:
-        """Whether rows of g are solved for."""
-        return self.recipe.solves and bool(self.linear)
-
-    def whole_blocks(self) -> str:
+    def whole_block(self) -> str:
         """The first block whose rows need all entries at once; empty where there is none."""
         positions: dict[str, int] = {}  # which modes they are does not matter here, only that they differ
         pieces = parse_blocks(self.linear, lambda name: positions.setdefault(name, len(positions)))
@@ -41,33 +37,30 @@ class Refusal:
     instead: str
 
 
-def _option(text: str, given: Callable[[Request], object]) -> Callable[[Request], str]:
-    return lambda request: text if given(request) else ""
-
-
 REFUSALS = {
     "search": Refusal(
-        _option("--rank auto", lambda request: request.searches),
-        "most of its candidates need all entries at once",
-        "give --rank R/F",
+        lambda r: "--rank auto" if r.searches else "",
+        "candidates such as trees, tables and Gibbs samplers need all entries at once, and a search on a sample would "
+        "choose for the sample",
+        "give --rank R/F, for instance one that a search on some of the entries chose",
     ),
     "split": Refusal(
-        lambda request: "" if request.split.partition(":")[0] in ("standard", "first") else f"--split {request.split}",
+        lambda r: "" if r.split.partition(":")[0] in ("standard", "first") else f"--split {r.split}",
         "whole slices of the tensor are drawn from the labels of all entries",
         "give --split standard or first:N",
     ),
     "block": Refusal(
-        lambda request: (name := request.whole_blocks()) and f"block '{name}'",
+        lambda r: (name := r.whole_block()) and f"block '{name}'",
         "its solution is not made of sums over entries in any order",
         "leave it out",
     ),
     "gibbs": Refusal(
-        _option("linear_solver=gibbs", lambda request: request.recipe.linear_solver == "gibbs"),
+        lambda r: "linear_solver=gibbs" if r.recipe.linear_solver == "gibbs" else "",
         "a chain is hundreds of passes over the entries, with noise for each of them",
         "leave it out",
     ),
     "huber": Refusal(
-        _option("loss=huber", lambda request: request.exact() and request.recipe.loss == "huber"),
+        lambda r: "loss=huber" if r.recipe.loss == "huber" and r.recipe.solves and r.linear else "",
         "the exact solver weighs every entry by its last residual",
         "add --set linear_solver=adam",
     ),
