@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jointensor.predictors.conformal import MIN_GROUP_ENTRIES, SPARE_MISSES, HeldOut, calibrate
+from jointensor.predictors.conformal import SETTINGS, HeldOut, calibrate
 
 SHAPE = (30, 25, 40)
 LEVELS = (0.5, 0.8, 0.9, 0.95)
@@ -112,7 +112,7 @@ def test_skewed_noise_gets_lopsided_intervals():
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.6])
 def test_unseen_labels_never_get_narrower_intervals(spread_of_unseen, share):
     """With a single group of predictions, what others get is the quantiles of all entries."""
-    (cells, predicted, residuals), fresh = drawn(alike, 2 * MIN_GROUP_ENTRIES - 1)
+    (cells, predicted, residuals), fresh = drawn(alike, 2 * SETTINGS.min_group_entries - 1)
     unseen = np.random.default_rng(1).random(len(cells)) < share
     calibration = calibrated(cells, predicted, np.where(unseen, spread_of_unseen, 1.0) * residuals, unseen=unseen)
     for level in (0.1, *LEVELS, 0.99):
@@ -255,7 +255,7 @@ def test_intervals_that_will_be_cut_at_the_smallest_value_hold_no_more_than_aske
         return np.mean((values[asked] >= ends[:, 0]) & (values[asked] <= ends[:, 1]))
 
     assert held(calibrate(known, (30, 40, 80_000), fresh)) > 0.92
-    enough = 1 - (1 - SPARE_MISSES) * 0.1
+    enough = 1 - (1 - SETTINGS.spare_misses) * 0.1
     assert held(calibrate(known, (30, 40, 80_000), fresh, bounds=(1.0, math.inf))) == pytest.approx(enough, abs=0.008)
 
 

@@ -1,6 +1,7 @@
 """Facts of a report against brute force, on a planted model whose answers are known."""
 
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,6 +16,7 @@ from jointensor.predictors.ensemble import Ensemble, Member
 from jointensor.predictors.joint import JointPredictor
 from jointensor.report import facts
 from jointensor.report.facts import component_facts, data_facts, filled_facts, history_facts, quality_facts
+from jointensor.report.settings import SETTINGS
 from jointensor.training.history import Epoch
 
 SHAPE = (10, 6, 130)
@@ -51,7 +53,7 @@ def learnt(cells, values):
 
 
 def test_the_data_are_counted(monkeypatch):
-    monkeypatch.setattr(facts, "MAX_CURVE_POINTS", 120)
+    monkeypatch.setattr(facts, "SETTINGS", replace(SETTINGS, max_curve_points=120))
     cells, values = drawn(900)
     cells, values = cells[cells[:, 1] != 3], values[cells[:, 1] != 3].astype(np.float32)  # a label without entries
     found = data_facts(SparseTensor(cells, values, MODES))
@@ -71,11 +73,11 @@ def test_the_data_are_counted(monkeypatch):
         if mode.name != "day":
             assert one["curve"] == [[i, count] for i, count in enumerate(sorted(every, reverse=True), start=1)]
         names = [(label, counts[i]) for i, label in enumerate(mode.decode(np.arange(mode.size)))]
-        assert one["top"] == [list(row) for row in sorted(names, key=lambda row: -row[1])[: facts.TOP_LABELS]]
+        assert one["top"] == [list(row) for row in sorted(names, key=lambda row: -row[1])[: SETTINGS.top_labels]]
         ranked = sorted(every, reverse=True)
         assert sum(ranked[: one["half"] - 1]) < len(cells) / 2 <= sum(ranked[: one["half"]])
     curve = found["modes"][2]["curve"]  # 130 labels are thinned, and no entry is lost
-    assert len(curve) == facts.MAX_CURVE_POINTS
+    assert len(curve) == 120
     assert sum(y * round(2 * (x - int(x)) + 1) for x, y in curve) == pytest.approx(len(cells))  # of one label or two
     assert found["modes"][2]["labels"] == [[0, "day 000"], [64, "day 064"], [129, "day 129"]]
 
@@ -104,9 +106,9 @@ def test_errors_by_label_are_those_of_brute_force():
     for n, mode in enumerate(MODES[:2]):
         mine = {mode.label(i): errors[cells[:, n] == i] for i in range(mode.size)}
         rows = [
-            (label, np.sqrt(np.mean(e**2)), len(e)) for label, e in mine.items() if len(e) >= facts.MIN_LABEL_ENTRIES
+            (label, np.sqrt(np.mean(e**2)), len(e)) for label, e in mine.items() if len(e) >= SETTINGS.min_label_entries
         ]
-        rows = sorted(rows, key=lambda row: -row[1])[: facts.TOP_LABELS]
+        rows = sorted(rows, key=lambda row: -row[1])[: SETTINGS.top_labels]
         assert found["modes"][n]["worst"] == [[one, pytest.approx(rmse, rel=1e-4), count] for one, rmse, count in rows]
         assert found["modes"][n]["curve"] is None
     assert "2" not in [label for label, _, _ in found["modes"][1]["worst"]]
@@ -126,8 +128,8 @@ def test_the_error_along_an_ordered_mode_is_pooled():
 def test_intervals_of_gaussian_noise_hold_their_share():
     cells, values = drawn(4000, noise=2.0)
     found = quality_facts(exact(learnt(cells, values)), MODES, cells, values, calibrated=True)["calibration"]
-    assert found == [[level, pytest.approx(level, abs=0.04)] for level in facts.LEVELS]
-    assert len(quality_facts(exact(), MODES, cells, values, calibrated=True)["points"]) == facts.MAX_SCATTER_POINTS
+    assert found == [[level, pytest.approx(level, abs=0.04)] for level in SETTINGS.levels]
+    assert len(quality_facts(exact(), MODES, cells, values, calibrated=True)["points"]) == SETTINGS.max_scatter_points
 
 
 def test_intervals_are_judged_on_entries_that_they_were_not_learnt_from():
@@ -163,7 +165,7 @@ def test_planted_components_come_largest_first_with_their_signs_and_labels():
         signs = [np.sign(factor[np.abs(factor[:, r]).argmax(), r]) for factor in FACTORS[1:]]
         for mode, n, sign in ((who, 0, signs[0] * signs[1]), (what, 1, signs[0])):
             column = sign * FACTORS[n][:, r] / np.linalg.norm(FACTORS[n][:, r])
-            order = sorted(range(len(column)), key=lambda i: -abs(column[i]))[: facts.TOP_LABELS]
+            order = sorted(range(len(column)), key=lambda i: -abs(column[i]))[: SETTINGS.top_labels]
             assert mode["top"] == [[MODES[n].label(i), pytest.approx(column[i], rel=1e-5)] for i in order]
         assert max(y for _, y in day["curve"]) > -min(y for _, y in day["curve"])
     assert component_facts(None, MODES) == component_facts(JointModel(SHAPE, (0, 2)), MODES) == []
@@ -188,7 +190,7 @@ def test_cells_that_are_filled_in_are_missing(calibrated):
     cells, values = drawn(3000, noise=1.0)
     predictor = exact(learnt(cells, values) if calibrated else None)
     found = filled_facts(predictor, tensor := SparseTensor(cells, values, MODES))
-    assert len({tuple(row["labels"]) for row in found["rows"]}) == facts.SAMPLED_CELLS
+    assert len({tuple(row["labels"]) for row in found["rows"]}) == SETTINGS.sampled_cells
     observed = set(map(tuple, cells.tolist()))
     for row in found["rows"]:
         cell = tuple(int(mode.encode([label])[0]) for mode, label in zip(MODES, row["labels"], strict=True))
@@ -207,7 +209,7 @@ def test_the_history_is_kept_by_attempt_and_thinned():
     assert (first["attempt"], second["attempt"]) == (0, 1)
     assert [one["train"] for one in first["epochs"]] == [1.0, 0.5]
     assert {(one["valid"], one["phase"]) for one in first["epochs"]} == {(None, "warm start")}
-    assert facts.MAX_EPOCHS_DRAWN / 2 <= len(second["epochs"]) <= facts.MAX_EPOCHS_DRAWN
+    assert SETTINGS.max_curve_points / 2 <= len(second["epochs"]) <= SETTINGS.max_curve_points
     assert all(one["valid"] == 2 * one["train"] for one in second["epochs"])
     assert history_facts([]) == []
 
@@ -238,7 +240,7 @@ def test_a_column_holds_as_many_whole_numbers_as_any_other():
     cells = np.array([[i, 0] for i in range(len(values))])
     found = data_facts(SparseTensor(cells, values, (len(values), 1)))["values"]
     assert set(found["counts"][:-1]) == {6}
-    assert len(found["counts"]) <= facts.HISTOGRAM_BINS
+    assert len(found["counts"]) <= SETTINGS.histogram_bins
 
 
 def test_a_day_of_a_year_is_a_point():
@@ -251,7 +253,7 @@ def test_a_day_of_a_year_is_a_point():
 
 
 def test_errors_are_of_all_entries_even_if_intervals_are_of_some(monkeypatch):
-    monkeypatch.setattr(facts, "MAX_INTERVAL_ENTRIES", 100)
+    monkeypatch.setattr(facts, "SETTINGS", replace(SETTINGS, max_interval_entries=100))
     cells, values = drawn(4000, noise=1.0)
     predictor = exact(learnt(cells, values))
     found = quality_facts(predictor, MODES, cells, values, calibrated=True)

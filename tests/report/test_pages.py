@@ -17,9 +17,10 @@ from typer.testing import CliRunner
 from jointensor import split
 from jointensor.cli import main
 from jointensor.cli.app import app
-from jointensor.report.facts import LEVELS, history_facts
-from jointensor.report.pages import COMPONENTS_SHOWN, PHASES, render_run
+from jointensor.report.facts import history_facts
+from jointensor.report.pages import PHASES, render_run
 from jointensor.report.plots import short
+from jointensor.report.settings import SETTINGS
 from jointensor.runs.dataset import read_source
 from jointensor.runs.folder import load_run
 from jointensor.runs.report import report
@@ -99,7 +100,7 @@ def test_intervals_are_not_judged_on_the_entries_that_they_were_learnt_from(fitt
     run = load_run(fitted(name))
     test = split(read_source(run.config["source"], run.config["table"], run.config["orders"]).tensor, seed=0).test
     own, answers = [], run.predictor.predict(test.indices)
-    for level in LEVELS:
+    for level in SETTINGS.levels:
         ends = run.predictor.calibration.interval(test.indices, answers, level, run.predictor.unseen(test.indices))
         own.append([level, pytest.approx(np.mean((ends[:, 0] <= test.values) & (test.values <= ends[:, 1])))])
     assert read(fitted(name), "report")["quality"]["calibration"] != own
@@ -214,13 +215,15 @@ def test_a_sentence_says_what_the_table_means(fitted):
 
 def test_many_components_take_a_click(fitted):
     one = read(fitted("plain"), "report")["components"][0]
-    page = render(fitted("plain"), report={"components": [one] * (COMPONENTS_SHOWN + 3)})
-    assert page.count("<h3>Component") == COMPONENTS_SHOWN + 3
+    page = render(fitted("plain"), report={"components": [one] * (SETTINGS.components_shown + 3)})
+    assert page.count("<h3>Component") == SETTINGS.components_shown + 3
     assert re.search(
-        rf"Component {COMPONENTS_SHOWN},.*3 smaller components.*Component {COMPONENTS_SHOWN + 1},", page, re.DOTALL
+        rf"Component {SETTINGS.components_shown},.*3 smaller components.*Component {SETTINGS.components_shown + 1},",
+        page,
+        re.DOTALL,
     )
     assert page.count("<details>") == page.count("</details>")
-    assert "smaller components" not in render(fitted("plain"), report={"components": [one] * COMPONENTS_SHOWN})
+    assert "smaller components" not in render(fitted("plain"), report={"components": [one] * SETTINGS.components_shown})
 
 
 def test_a_learning_curve_shows_its_end_beside_a_bad_beginning(fitted):

@@ -10,22 +10,18 @@ from hypothesis import strategies as st
 
 from jointensor.report import plots as draw
 from jointensor.report.plots import (
-    BOTTOM,
-    HEIGHT,
-    LEFT,
-    LETTER_WIDTH,
-    RIGHT,
-    TOP,
-    WIDTH,
     Plot,
     bars,
     cut,
     dots_with_spread,
     short,
 )
+from jointensor.report.settings import SETTINGS
 
+WIDTH, HEIGHT = SETTINGS.plot_size
+LEFT, RIGHT, TOP, BOTTOM = SETTINGS.margins
 EVIL = """<b>x</b> & "y" 'z' ]]>"""
-LONG = EVIL + " and so on and so on"
+LONG = EVIL + 5 * " and so on"
 
 numbers = st.floats(-(2.0**100), 2.0**100, width=32, allow_subnormal=False)
 
@@ -107,8 +103,8 @@ def test_text_stays_text_wherever_it_is_written():
     assert texts(root).count(EVIL) == 3  # of the labels along the axis, one is as much as there is room for
     assert root.get("aria-label") == EVIL
     for svg, longest in (
-        (bars([(EVIL, 1.0), (LONG, -1.0)], EVIL, width=200), int(200 / LETTER_WIDTH)),
-        (dots_with_spread([(EVIL, 1.0, 0.1), (LONG, 2.0, None)], EVIL, width=200), int(200 / LETTER_WIDTH)),
+        (bars([(EVIL, 1.0), (LONG, -1.0)], EVIL, width=200), int(200 / SETTINGS.letter_width)),
+        (dots_with_spread([(EVIL, 1.0, 0.1), (LONG, 2.0, None)], EVIL), int(400 / SETTINGS.letter_width)),
     ):
         root = read(svg)
         assert root.get("aria-label") == EVIL
@@ -227,7 +223,7 @@ def test_a_dot_whose_spread_nobody_knows_is_hollow():
 @given(st.floats(1e-9, 1e9), st.floats(1.5, 1e9))
 def test_a_logarithmic_axis_has_a_few_round_marks(low, times):
     found = draw.powers(low, low * times)
-    assert len(found) <= draw.MAX_LOG_TICKS
+    assert len(found) <= SETTINGS.max_log_ticks
     assert all(low * (1 - 1e-6) <= value <= low * times * (1 + 1e-6) for value in found)
     assert times < 10 or found
     plot = Plot((0, 1), (low, low * times), log=True)
@@ -243,7 +239,7 @@ def test_a_scale_has_three_marks(ends):
 def test_large_numbers_along_an_axis_have_room():
     plot = Plot((0, 1), (0, 400_000))
     assert "300,000" in texts(read(plot.svg("large")))
-    assert plot.left - 5 > LETTER_WIDTH * len("300,000") - 1
+    assert plot.left - 5 > SETTINGS.letter_width * len("300,000") - 1
 
 
 @pytest.mark.parametrize("width", [240, 320])
@@ -251,7 +247,7 @@ def test_labels_along_an_axis_do_not_touch(width):
     days = [(0, "2021-01-01"), (0.5, "2021-06-30"), (1, "2021-12-31")]
     root = read(Plot((0, 1), (0, 1), x_labels=days, size=(width, 140)).svg("days"))
     spans = sorted(
-        (float(one.get("x")) - 0.5 * LETTER_WIDTH * 10, float(one.get("x")) + 0.5 * LETTER_WIDTH * 10)
+        (float(one.get("x")) - 0.5 * SETTINGS.letter_width * 10, float(one.get("x")) + 0.5 * SETTINGS.letter_width * 10)
         for one in root.iter("text") if one.text and one.text.startswith("2021")
     )  # fmt: skip
     assert len(spans) == (3 if width == 320 else 2)

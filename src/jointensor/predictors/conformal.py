@@ -24,37 +24,42 @@ from jointensor.predictors.base import Packed, require, whole_numbers
 from jointensor.predictors.biases import fit_bias
 from jointensor.predictors.tables import Tables
 
-MAX_GROUPS = 20
-"""Groups of predicted values."""
 
-MIN_GROUP_ENTRIES = 200
-"""Entries that a group needs: quantiles of fewer are too noisy."""
+@dataclass(frozen=True)
+class ConformalSettings:
+    """Numbers of the intervals; shares and ratios have no unit."""
 
-N_QUANTILES = 401
-"""Quantiles that are kept of each group."""
+    max_groups: int = 20
+    """Groups of predicted values."""
+    min_group_entries: int = 200
+    """Entries that a group needs: quantiles of fewer are too noisy."""
+    n_quantiles: int = 401
+    """Quantiles that are kept of each group."""
+    min_level: float = 0.005
+    """The lowest level whose coverage is recorded; the highest is as far from 1."""
+    n_levels: int = 199
+    """Levels whose coverage is recorded: every half per cent."""
+    max_residuals: int = 400_000
+    """Residuals that are used; more would only take longer."""
+    min_relative_size: float = 1e-3
+    """Smallest size of a residual, as a share of the median one: the logarithm of zero is infinite."""
+    min_skewed_entries: int = 1000
+    """Entries that a group needs to be missed unevenly: fewer would suggest a skew by chance."""
+    tail: float = 0.05
+    """Share of these entries that must be equal."""
+    spare_misses: float = 0.1
+    """Share of the misses that is covered nevertheless where a lower level is used: predictions that do not repeat have
+    to miss for those that do."""
+    rounding_tolerance: float = 1e-6
+    """Relative rounding error of a value that was computed from prediction and residual."""
+    unseen_factor: float = 1.5
+    """How much wider intervals of unseen labels are, where too few such entries were held out to measure it."""
 
-LEVELS = np.linspace(0.005, 0.995, 199)
+
+SETTINGS = ConformalSettings()
+
+LEVELS = np.linspace(SETTINGS.min_level, 1 - SETTINGS.min_level, SETTINGS.n_levels)
 """Levels whose coverage is recorded."""
-
-MAX_RESIDUALS = 400_000
-"""Residuals that are used; more would only take longer."""
-
-MIN_RELATIVE_SIZE = 1e-3
-"""Smallest size of a residual, as a share of the median one: the logarithm of zero is infinite."""
-
-MIN_SKEWED_ENTRIES, TAIL = 1000, 0.05
-"""Entries that a group needs to be missed unevenly (fewer would suggest a skew by chance), and the share of them that
-must be equal."""
-
-SPARE_MISSES = 0.1
-"""Share of the misses that is covered nevertheless where a lower level is used: predictions that do not repeat have to
-miss for those that do."""
-
-ROUNDING_TOLERANCE = 1e-6
-"""Relative rounding error of a value that was computed from prediction and residual."""
-
-UNSEEN_FACTOR = 1.5
-"""How much wider intervals of unseen labels are, where too few such entries were held out to measure it."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,7 @@ class Calibration:
     scale: Tables | None
     """Logarithm of the size of residuals by label and group; ``None``: all alike."""
     quantiles: NDArray[np.float64]
-    """Of residual / scale, evenly spaced from 0 to 1, ``(groups + 1, N_QUANTILES)``; the last row: unseen labels."""
+    """Of residual / scale, evenly spaced from 0 to 1, ``(groups + 1, n_quantiles)``; the last row: unseen labels."""
     shape: tuple[int, ...]
     below: NDArray[np.float64]
     """Share of what is missed that lies below the interval, ``(groups + 1,)``: where values are skewed, or many are the
@@ -102,7 +107,7 @@ class Calibration:
         """The stored calibration, if it is one of ``n_modes`` modes with all its numbers."""
         edges, quantiles, below, held = map(packed.array, ("edges", "quantiles", "below", "held"))
         groups = len(edges) + 2 if edges.ndim == 1 else 0
-        shapes = ((groups - 2,), (groups, N_QUANTILES), (groups,), (len(LEVELS),))
+        shapes = ((groups - 2,), (groups, SETTINGS.n_quantiles), (groups,), (len(LEVELS),))
         arrays = zip((edges, quantiles, below, held), shapes, strict=True)
         require(all(one.shape == shape and one.dtype.kind == "f" for one, shape in arrays), "intervals")
         shape, scale = whole_numbers(packed.config["shape"]), packed.config["scale"]
@@ -114,7 +119,7 @@ class Calibration:
 
     def _sufficient_level(self, level: float) -> float:
         """The level to use: where many values are equal, a lower one covers enough already, and a little more."""
-        at = int(np.searchsorted(np.maximum.accumulate(self.held), level + SPARE_MISSES * (1 - level)))
+        at = int(np.searchsorted(np.maximum.accumulate(self.held), level + SETTINGS.spare_misses * (1 - level)))
         return min(level, LEVELS[at]) if at < len(LEVELS) else level
 
 
@@ -136,7 +141,7 @@ def interval_around(
 def _ends(quantiles: NDArray[np.float64], below: float, level: float) -> tuple[float, float]:
     """Two values with a share ``level`` between them."""
     low = (1 - level) * below
-    first, last = np.interp([low, low + level], np.linspace(0, 1, N_QUANTILES), quantiles)
+    first, last = np.interp([low, low + level], np.linspace(0, 1, SETTINGS.n_quantiles), quantiles)
     return float(first), float(last)
 
 
@@ -183,9 +188,9 @@ def calibrate(
     bounds
         To which intervals will be clipped: one that would lie below the smallest value covers it then.
     """
-    left_out = left_out.some(MAX_RESIDUALS, seed)
+    left_out = left_out.some(SETTINGS.max_residuals, seed)
     base = left_out if fresh is None else fresh
-    groups = max(1, min(MAX_GROUPS, len(base.residuals) // MIN_GROUP_ENTRIES))
+    groups = max(1, min(SETTINGS.max_groups, len(base.residuals) // SETTINGS.min_group_entries))
     edges = np.unique(np.quantile(base.predicted, np.linspace(0, 1, groups + 1)[1:-1])) if groups > 1 else np.zeros(0)
     scale = _fit_scale(left_out, edges, shape, seed)
     group = np.searchsorted(edges, base.predicted)
@@ -223,7 +228,7 @@ def _held(
     for k in np.unique(group):
         here = group == k
         centre, wide, truth = fresh.predicted[here], size[here], values[here]
-        near = ROUNDING_TOLERANCE * (1 + np.abs(truth))
+        near = SETTINGS.rounding_tolerance * (1 + np.abs(truth))
         for at, level in enumerate(LEVELS):
             low, high = (np.clip(centre + wide * end, *bounds) for end in _ends(learnt[0][k], learnt[1][k], level))
             inside = np.count_nonzero((truth >= low - near) & (truth <= high + near))
@@ -240,12 +245,14 @@ def _below(quantiles: NDArray[np.float64], entries: HeldOut, bounds: tuple[float
     Shares that make intervals shortest were tried: where values are few, they end at the edge of one of them, and
     covered 87 % of new entries, not 90.
     """
-    if len(entries.residuals) < MIN_SKEWED_ENTRIES:
+    if len(entries.residuals) < SETTINGS.min_skewed_entries:
         return 0.5
     values = entries.predicted + entries.residuals
-    near = ROUNDING_TOLERANCE * (1 + np.abs(values))
-    smallest, largest = (np.mean(np.abs(values - bound) <= near) >= TAIL for bound in bounds)
-    first, second, third, last = np.interp([0.0, TAIL, 1 - TAIL, 1.0], np.linspace(0, 1, N_QUANTILES), quantiles)
+    near = SETTINGS.rounding_tolerance * (1 + np.abs(values))
+    smallest, largest = (np.mean(np.abs(values - bound) <= near) >= SETTINGS.tail for bound in bounds)
+    first, second, third, last = np.interp(
+        [0.0, SETTINGS.tail, 1 - SETTINGS.tail, 1.0], np.linspace(0, 1, SETTINGS.n_quantiles), quantiles
+    )
     low, high = smallest or first == second, largest or third == last
     return 0.5 if low == high else 0.0 if low else 1.0
 
@@ -256,7 +263,7 @@ def _sizes(scale: Tables, indices: NDArray[np.integer], group: NDArray[np.intege
 
 def _log_sizes(residuals: NDArray[np.floating]) -> NDArray[np.float64]:
     size = np.abs(residuals).astype(np.float64)
-    return np.log(np.maximum(size, MIN_RELATIVE_SIZE * max(float(np.median(size)), 1e-12)))
+    return np.log(np.maximum(size, SETTINGS.min_relative_size * max(float(np.median(size)), 1e-12)))
 
 
 def _fit_scale(left_out: HeldOut, edges: NDArray[np.float64], shape: tuple[int, ...], seed: int) -> Tables:
@@ -284,7 +291,7 @@ def _mean_width(scaled: NDArray[np.floating], group: NDArray[np.integer], size: 
 def _quantiles(
     scaled: NDArray[np.floating], group: NDArray[np.integer], unseen: NDArray[np.bool_], groups: int
 ) -> NDArray[np.float64]:
-    at = np.linspace(0, 1, N_QUANTILES)
+    at = np.linspace(0, 1, SETTINGS.n_quantiles)
 
     def spaced(some: NDArray[np.floating]) -> NDArray[np.float64]:
         # this method counts one more entry than there is: a new one may lie outside of all others
@@ -294,6 +301,6 @@ def _quantiles(
     overall = spaced(scaled[seen])
     mine = [scaled[seen & (group == k)] for k in range(groups)]
     rows = [spaced(one) if len(one) >= 2 else overall for one in mine]
-    cold = spaced(scaled[unseen]) if unseen.sum() >= MIN_GROUP_ENTRIES else overall * UNSEEN_FACTOR
+    cold = spaced(scaled[unseen]) if unseen.sum() >= SETTINGS.min_group_entries else overall * SETTINGS.unseen_factor
     wider = np.where(at < 0.5, np.minimum(cold, overall), np.maximum(cold, overall))  # never narrower than the others
     return np.stack([*rows, wider])

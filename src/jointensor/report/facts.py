@@ -26,44 +26,13 @@ from jointensor.predictors.conformal import HeldOut, calibrate
 from jointensor.predictors.ensemble import Ensemble
 from jointensor.predictors.joint import JointPredictor
 from jointensor.report.plots import cut
+from jointensor.report.settings import SETTINGS
 from jointensor.training.history import Epoch
 
 Facts = dict[str, Any]
 
-HISTOGRAM_BINS = 30
-
-MAX_CURVE_POINTS = 400
-"""Points of a curve along a mode: enough for the days of a year, one by one."""
-
-MAX_ERROR_POINTS = 60
-"""Points of a curve of errors, each over several labels."""
-
-MAX_SCATTER_POINTS = 600
-"""Test entries that are drawn as points."""
-
-MAX_ERROR_ENTRIES = 2_000_000
-"""Test entries whose errors are computed."""
-
-MAX_INTERVAL_ENTRIES = 200_000
-"""Test entries whose intervals are computed."""
-
-TOP_LABELS = 8
-"""Labels that are named per mode."""
-
-MIN_LABEL_ENTRIES = 5
-"""Test entries of a label below which its error is not shown: it would be chance."""
-
-LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-"""Levels of the intervals whose coverage is shown."""
-
-SAMPLED_CELLS = 12
-"""Missing cells that are shown with their predictions."""
-
 MAX_FRACTIONAL = 2.0**53
 """Beyond this every float of 64 bits is a whole number, and adding 1 changes nothing."""
-
-MAX_EPOCHS_DRAWN = 400
-"""Epochs of an attempt that are drawn."""
 
 
 def data_facts(tensor: SparseTensor) -> Facts:
@@ -92,8 +61,8 @@ def _histogram(values: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[
     if low == high and abs(low) >= MAX_FRACTIONAL:
         return np.histogram(values, [low * (1 - 1e-6 * np.sign(low)), high * (1 + 1e-6 * np.sign(low))])
     if max(-low, high) >= MAX_FRACTIONAL or not np.all(values == np.floor(values)):
-        return np.histogram(values, HISTOGRAM_BINS)
-    step = math.ceil((high - low + 1) / HISTOGRAM_BINS)
+        return np.histogram(values, SETTINGS.histogram_bins)
+    step = math.ceil((high - low + 1) / SETTINGS.histogram_bins)
     return np.histogram(values, low - 0.5 + step * np.arange(math.ceil((high - low + 1) / step) + 1))
 
 
@@ -111,7 +80,7 @@ def _mode_facts(tensor: SparseTensor, n: int, mode: Mode) -> Facts:
         "most": int(counts.max()),
         "without": int((counts == 0).sum()),
         "half": int(np.searchsorted(so_far, len(tensor) / 2)) + 1,  # labels that hold half of all entries
-        "top": [[mode.label(int(i)), int(counts[i])] for i in most[:TOP_LABELS]],
+        "top": [[mode.label(int(i)), int(counts[i])] for i in most[: SETTINGS.top_labels]],
         "curve": _along(mode, counts) if ordered else _thinned(np.arange(1.0, mode.size + 1), counts[most]),
         "labels": _axis_labels(mode) if ordered else None,
     }
@@ -125,8 +94,8 @@ def _along(mode: Mode, values: NDArray[Any]) -> list[list[float]]:
 
 
 def _thinned(places: NDArray[np.float64], values: NDArray[Any]) -> list[list[float]]:
-    """Mean places and means of at most ``MAX_CURVE_POINTS`` stretches of a curve."""
-    bounds = np.unique(np.linspace(0, len(values), min(len(values), MAX_CURVE_POINTS) + 1).astype(int))
+    """Mean places and means of at most ``SETTINGS.max_curve_points`` stretches of a curve."""
+    bounds = np.unique(np.linspace(0, len(values), min(len(values), SETTINGS.max_curve_points) + 1).astype(int))
     return [[float(places[a:b].mean()), float(values[a:b].mean())] for a, b in pairwise(bounds)]
 
 
@@ -152,7 +121,7 @@ def _axis_labels(mode: Mode) -> list[list[Any]]:
     places = _places(mode)
     middle = np.abs(places - (places.min() + places.max()) / 2).argmin()
     return [
-        [float(places[i]), cut(mode.label(int(i)), 16)]
+        [float(places[i]), cut(mode.label(int(i)), SETTINGS.max_axis_label)]
         for i in sorted({places.argmin(), middle, places.argmax()}, key=lambda i: places[i])
     ]
 
@@ -179,13 +148,13 @@ def quality_facts(
         Whether its intervals were learnt from these same entries.
     """
     known = np.flatnonzero(np.all(indices >= 0, axis=1))
-    known = known[:: 1 + len(known) // MAX_ERROR_ENTRIES]
+    known = known[:: 1 + len(known) // SETTINGS.max_error_entries]
     if not len(known):
         return None
     indices, truth = indices[known], np.asarray(values, dtype=np.float64)[known]
     predicted = predictor.predict(indices).astype(np.float64)
-    checked = slice(None, None, 1 + len(truth) // MAX_INTERVAL_ENTRIES)
-    shown = np.linspace(0, len(truth) - 1, min(MAX_SCATTER_POINTS, len(truth))).astype(int)
+    checked = slice(None, None, 1 + len(truth) // SETTINGS.max_interval_entries)
+    shown = np.linspace(0, len(truth) - 1, min(SETTINGS.max_scatter_points, len(truth))).astype(int)
     return {
         "n": len(truth),
         "points": np.stack([truth[shown], predicted[shown]], axis=1).round(6).tolist(),
@@ -199,12 +168,12 @@ def _errors_by_label(mode: Mode, column: NDArray[np.integer], errors: NDArray[np
     counts = np.bincount(column, minlength=mode.size)
     squares = np.bincount(column, errors**2, minlength=mode.size)
     rmse = np.sqrt(squares / np.maximum(counts, 1))
-    enough = np.flatnonzero(counts >= MIN_LABEL_ENTRIES)
-    worst = enough[np.argsort(-rmse[enough], kind="stable")][:TOP_LABELS]
+    enough = np.flatnonzero(counts >= SETTINGS.min_label_entries)
+    worst = enough[np.argsort(-rmse[enough], kind="stable")][: SETTINGS.top_labels]
     curve = []
     if mode.order != "none":
         places = _places(mode)
-        for g in np.array_split(np.argsort(places, kind="stable"), min(mode.size, MAX_ERROR_POINTS)):
+        for g in np.array_split(np.argsort(places, kind="stable"), min(mode.size, SETTINGS.max_error_points)):
             if counts[g].any():
                 curve.append([float(places[g].mean()), math.sqrt(squares[g].sum() / counts[g].sum())])
     return {
@@ -229,7 +198,7 @@ def _calibration(
     if predictor.calibration is None:
         return None
     unseen = predictor.unseen(indices)
-    inside = np.zeros(len(LEVELS))
+    inside = np.zeros(len(SETTINGS.levels))
     if not halves:
         judged = [(predictor.calibration, np.ones(len(truth), dtype=bool))]
     else:
@@ -237,12 +206,12 @@ def _calibration(
         even = np.arange(len(truth)) % 2 == 0
         judged = [(calibrate(all_.at(~half), predictor.shape), half) for half in (even, ~even) if (~half).sum() >= 2]
     for calibration, here in judged:
-        for k, level in enumerate(LEVELS):
+        for k, level in enumerate(SETTINGS.levels):
             ends = calibration.interval(indices[here], predicted[here], level, unseen[here])
             if isinstance(predictor, Ensemble):
                 ends = np.clip(ends, predictor.low, predictor.high)
             inside[k] += np.sum((truth[here] >= ends[:, 0]) & (truth[here] <= ends[:, 1]))
-    return [[level, float(share)] for level, share in zip(LEVELS, inside / len(truth), strict=True)]
+    return [[level, float(share)] for level, share in zip(SETTINGS.levels, inside / len(truth), strict=True)]
 
 
 def component_facts(model: JointModel | None, modes: Sequence[Mode]) -> list[Facts]:
@@ -257,7 +226,8 @@ def component_facts(model: JointModel | None, modes: Sequence[Mode]) -> list[Fac
             "weight": float(weight),
             "share": float(weight) / total,
             "modes": [
-                _loadings(found.factors[n][:, r], mode, found.top(r, n, TOP_LABELS)) for n, mode in enumerate(modes)
+                _loadings(found.factors[n][:, r], mode, found.top(r, n, SETTINGS.top_labels))
+                for n, mode in enumerate(modes)
             ],
         }
         for r, weight in enumerate(found.weights)
@@ -277,18 +247,18 @@ def _loadings(column: NDArray[np.float64], mode: Mode, top: list[tuple[str, floa
 def filled_facts(predictor: JointPredictor | Ensemble, tensor: SparseTensor, seed: int = 0) -> Facts:
     """Some missing cells whose labels are all known, what is predicted for them, and 90 % intervals."""
     generator = np.random.default_rng([seed, 77])
-    # labels as often as they occur: cells that somebody may ask for
+    # labels as often as they occur: cells that a user may query
     drawn = np.stack(
-        [generator.choice(tensor.indices[:, n], 8 * SAMPLED_CELLS) for n in range(tensor.n_modes)], axis=1
+        [generator.choice(tensor.indices[:, n], 8 * SETTINGS.sampled_cells) for n in range(tensor.n_modes)], axis=1
     )  # (cells, modes)
     largest = int(np.argmax(tensor.shape))
     near = tensor.indices[np.isin(tensor.indices[:, largest], drawn[:, largest])]  # no other entry can be one of them
     keys = cell_keys(np.concatenate([near, drawn]), tensor.shape)
     missing = ~np.isin(keys[len(near) :], keys[: len(near)])
     cells = np.unique(drawn[missing], axis=0)
-    cells = cells[generator.permutation(len(cells))[:SAMPLED_CELLS]]
+    cells = cells[generator.permutation(len(cells))[: SETTINGS.sampled_cells]]
     has = predictor.calibration is not None
-    ends = predictor.interval(cells, 0.9) if has and len(cells) else np.zeros((len(cells), 2))
+    ends = predictor.interval(cells, SETTINGS.cell_level) if has and len(cells) else np.zeros((len(cells), 2))
     predicted = predictor.predict(cells) if len(cells) else np.zeros(0)
     return {
         "modes": [mode.name for mode in tensor.modes],
@@ -314,4 +284,6 @@ def history_facts(history: Sequence[Epoch]) -> list[Facts]:
 
 def _some(rows: list[Facts]) -> list[Facts]:
     """Not too many epochs, the first and the last among them."""
-    return [rows[k] for k in np.unique(np.linspace(0, len(rows) - 1, min(len(rows), MAX_EPOCHS_DRAWN)).astype(int))]
+    return [
+        rows[k] for k in np.unique(np.linspace(0, len(rows) - 1, min(len(rows), SETTINGS.max_curve_points)).astype(int))
+    ]

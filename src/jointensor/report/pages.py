@@ -12,7 +12,8 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader
 from markupsafe import Markup
 
-from jointensor.report.plots import WIDE, WIDTH, Plot, bars, dots_with_spread, short
+from jointensor.report.plots import Plot, bars, dots_with_spread, short
+from jointensor.report.settings import SETTINGS
 
 Facts = dict[str, Any]
 
@@ -44,26 +45,8 @@ BASELINES = {
 }
 """Explanations of the baselines."""
 
-LOG_COUNT_RATIO = 50
-"""An axis of counts is logarithmic if the largest exceeds the median so many times."""
-
-LOG_LOSS_RATIO = 8
-"""The axis of a learning curve is logarithmic if the largest loss exceeds the least so many times."""
-
-COMPONENTS_SHOWN = 6
-"""Components that are shown without a click; the others can be unfolded."""
-
-MAX_ERROR_RATIO = 5
-"""Models whose error exceeds the least so many times are not drawn: they would hide the others."""
-
 OUTCOMES = {"converged": "Converged", "budget": "Ended by its budget", "interrupted": "Interrupted"}
 """How a fit ended, in words; other outcomes are shown as they are."""
-
-COMPONENT_HEIGHT = 140
-"""Height of the plots of components, in pixels."""
-
-QUARTER_WIDTH = 240
-"""Width of the plots of components in a row of four."""
 
 
 def render_run(facts: Facts, metrics: Facts, config: Facts, environment: Facts) -> str:
@@ -93,10 +76,16 @@ def render_run(facts: Facts, metrics: Facts, config: Facts, environment: Facts) 
         errors=[(mode, _errors(mode)) for mode in quality["modes"]] if quality else [],
         calibration=_held(quality["calibration"]) if quality and quality["calibration"] else None,
         components=[
-            (one, [_loading(mode, QUARTER_WIDTH if len(one["modes"]) > 3 else WIDTH) for mode in one["modes"]])
+            (
+                one,
+                [
+                    _loading(mode, SETTINGS.quarter_width if len(one["modes"]) > 3 else SETTINGS.plot_size[0])
+                    for mode in one["modes"]
+                ],
+            )
             for one in facts.get("components", [])
         ],
-        at_once=COMPONENTS_SHOWN,
+        at_once=SETTINGS.components_shown,
         trials=_trials((metrics.get("search") or {}).get("trials", [])),
         notes=[note for note in metrics["notes"] if note != (metrics.get("search") or {}).get("reason")],
         beside=_beside(facts.get("filled")),
@@ -110,7 +99,7 @@ def render_comparison(
     """The page of a comparison; ``fields`` are those of the rows as they are shown."""
     known = sorted((row for row in rows if row["rmse"] is not None), key=lambda row: row["rmse"])
     near = [
-        row for row in known if row["rmse"] <= MAX_ERROR_RATIO * known[0]["rmse"]
+        row for row in known if row["rmse"] <= SETTINGS.max_error_ratio * known[0]["rmse"]
     ]  # one that failed would hide all others
     drawn = [(row["model"], row["rmse"], row["rmse_sd"]) for row in near]
     shown = [k for k in range(len(titles)) if any(one[k] != "–" for one in fields)]
@@ -155,7 +144,7 @@ def _phases(history: Sequence[Facts]) -> dict[str, str]:
 
 
 def _outcome(outcome: str, config: Facts) -> str:
-    if outcome == "budget" and config.get("budget") is None:  # of epochs: nobody limited its time
+    if outcome == "budget" and config.get("budget") is None:  # of epochs: there was no limit in seconds
         return "Not yet converged when its recipe ended,"
     return OUTCOMES.get(outcome, outcome.capitalize())
 
@@ -214,7 +203,9 @@ def figure_rows(metrics: Facts) -> list[Facts]:
 
 def _histogram(values: Facts) -> Markup:
     edges, counts = values["edges"], values["counts"]
-    log = max(counts) > LOG_COUNT_RATIO * (sorted(counts)[len(counts) // 2] + 1)  # a few columns would hide all others
+    log = max(counts) > SETTINGS.log_count_ratio * (
+        sorted(counts)[len(counts) // 2] + 1
+    )  # a few columns would hide all others
     plot = _counted((edges[0], edges[-1]), max(counts), log=log, x_labels=None, title="value")
     return Markup(plot.columns(edges, counts).svg("histogram of the values"))
 
@@ -224,21 +215,17 @@ def _per_label(mode: Facts) -> Markup:
     if not mode["labels"] and len(top) == mode["size"]:  # few enough to name them all
         return Markup(bars([tuple(one) for one in top], name, texts=[f"{count:,}" for _, count in top]))
     title = mode["name"] if mode["labels"] else f"{mode['name']}, most frequent first"
-    log = not mode["labels"] and mode["most"] > LOG_COUNT_RATIO * (mode["median"] + 1)
-    points = [(x, max(y, LOG_ZERO) if log else y) for x, y in mode["curve"]]
+    log = not mode["labels"] and mode["most"] > SETTINGS.log_count_ratio * (mode["median"] + 1)
+    points = [(x, max(y, SETTINGS.log_zero) if log else y) for x, y in mode["curve"]]
     ends = (points[0][0], points[-1][0])
     plot = _counted(ends, max(y for _, y in points), log=log, x_labels=mode["labels"], title=title)
     return Markup(_drawn(plot, points).svg(name))
 
 
-LOG_ZERO = 0.5
-"""Where a count of zero is drawn on a logarithmic axis."""
-
-
 def _counted(x: tuple[float, float], most: float, *, log: bool, x_labels: Any, title: str) -> Plot:
     """Axes for numbers of entries."""
     titles = (title, "entries, logarithmic" if log else "entries")
-    return Plot(x, (LOG_ZERO if log else 0, most), x_labels=x_labels, titles=titles, log=log)
+    return Plot(x, (SETTINGS.log_zero if log else 0, most), x_labels=x_labels, titles=titles, log=log)
 
 
 def _drawn(plot: Plot, points: Sequence[tuple[float, float]]) -> Plot:
@@ -249,9 +236,9 @@ def _curve(attempt: Facts, measure: str) -> Markup:
     rows = attempt["epochs"]
     figures = [f for row in rows for f in (row["train"], row["valid"]) if f is not None]
     low, high = min(figures), max(figures)
-    log = 0 < low < high / LOG_LOSS_RATIO  # the first epochs would hide the last ones
+    log = 0 < low < high / SETTINGS.log_loss_ratio  # the first epochs would hide the last ones
     titles = ("epoch", measure + (", logarithmic" if log else ""))
-    plot = Plot((1, rows[-1]["epoch"]), (low, high), titles=titles, size=WIDE, log=log)
+    plot = Plot((1, rows[-1]["epoch"]), (low, high), titles=titles, size=SETTINGS.wide_plot_size, log=log)
     plot.line([(row["epoch"], row["train"]) for row in rows if row["train"] is not None], "grey")
     for phase, kind in _phases([attempt]).items():
         plot.dots([(r["epoch"], r["valid"]) for r in rows if r["phase"] == phase and r["valid"] is not None], kind)
@@ -279,9 +266,10 @@ def _errors(mode: Facts) -> Markup:
 
 
 def _held(calibration: Sequence[Sequence[float]]) -> Markup:
-    low = min(0.4, *(share for _, share in calibration))
-    plot = Plot((0.4, 1), (low, 1), titles=("asked for", "inside"))
-    plot.line([(0.4, 0.4), (1, 1)], "grey").line([tuple(p) for p in calibration])  # type: ignore[misc]
+    begin = SETTINGS.min_shown_level
+    low = min(begin, *(share for _, share in calibration))
+    plot = Plot((begin, 1), (low, 1), titles=("asked for", "inside"))
+    plot.line([(begin, begin), (1, 1)], "grey").line([tuple(p) for p in calibration])  # type: ignore[misc]
     return Markup(plot.dots([tuple(p) for p in calibration], radius=3.5).svg("share inside intervals"))  # type: ignore[misc]
 
 
@@ -290,7 +278,7 @@ def _loading(mode: Facts, width: int) -> Markup:
         return Markup(bars([tuple(one) for one in mode["top"]], f"loadings of {mode['name']}", width=width))
     points = [tuple(point) for point in mode["curve"]]
     heights = [0.0, *(y for _, y in points)]
-    ends, size = (points[0][0], points[-1][0]), (width, COMPONENT_HEIGHT)
+    ends, size = (points[0][0], points[-1][0]), (width, SETTINGS.component_height)
     plot = Plot(ends, (min(heights), max(heights)), x_labels=mode["labels"], size=size)
     return Markup(_drawn(plot, points).svg(f"loadings along {mode['name']}"))
 
@@ -301,7 +289,9 @@ def _trials(trials: Sequence[Facts]) -> Facts | None:
     if not known:
         return None
     near = [
-        (one["name"], one["rmse"], one["spread"]) for one in known if one["rmse"] <= MAX_ERROR_RATIO * known[0]["rmse"]
+        (one["name"], one["rmse"], one["spread"])
+        for one in known
+        if one["rmse"] <= SETTINGS.max_error_ratio * known[0]["rmse"]
     ]
     return {
         "plot": Markup(dots_with_spread(near, "RMSE of left-out entries by candidate")),

@@ -6,20 +6,9 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-WIDTH, HEIGHT = 320, 200
-"""Size of a plot in a row of three, in pixels: about its size on the screen, so that text keeps its size."""
+from jointensor.report.settings import SETTINGS
 
-WIDE = (400, 220)
-"""Size of a plot in a row of two."""
-
-LEFT, RIGHT, TOP, BOTTOM = 46, 12, 22, 34
-"""Room for the labels of the axes; to the left there is more where they need it."""
-
-LETTER_WIDTH = 7.2
-"""Width of a letter in pixels, rounded up so that labels never overlap."""
-
-MAX_LABEL_SHARE = 0.45
-"""Share of the width that labels may take beside their bars; longer labels are put above them."""
+LEFT, RIGHT, TOP, BOTTOM = SETTINGS.margins
 
 
 def short(value: float | None) -> str:
@@ -49,7 +38,7 @@ def distinct_texts(values: Sequence[float]) -> list[str]:
 
 
 def ticks(low: float, high: float, count: int = 4) -> list[float]:
-    """Round numbers between two ends, about as many as asked for."""
+    """Round numbers between two ends, about ``count`` of them."""
     if not high > low:
         return [low]
     rough = (high - low) / count
@@ -71,13 +60,9 @@ def powers(low: float, high: float) -> list[float]:
     for factors, step in (((1, 2, 5), 1), ((1,), 1), ((1,), 2), ((1,), 5), ((1,), 20)):
         found = [f * 10.0**k for k in range(first - first % step, last + 1, step) for f in factors]
         inside = [value for value in found if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
-        if len(inside) <= MAX_LOG_TICKS:
+        if len(inside) <= SETTINGS.max_log_ticks:
             return inside
     return inside
-
-
-MAX_LOG_TICKS = 6
-"""Ticks along a logarithmic axis."""
 
 
 def cut(label: str, longest: int) -> str:
@@ -110,7 +95,7 @@ class Plot:
         *,
         x_labels: Sequence[tuple[float, str]] | None = None,
         titles: tuple[str, str] = ("", ""),
-        size: tuple[int, int] = (WIDTH, HEIGHT),
+        size: tuple[int, int] = SETTINGS.plot_size,
         log: bool = False,
     ) -> None:
         self.low, self.high = (x[0], y[0]), (_above(*x), _above(*y))
@@ -118,7 +103,7 @@ class Plot:
         self.parts: list[str] = []
         marks = powers(self.low[1], self.high[1]) if log else scale_marks(self.low[1], self.high[1])
         texts = distinct_texts(marks)
-        self.left = max(LEFT, round(LETTER_WIDTH * max(map(len, texts), default=0)) + 7)
+        self.left = max(LEFT, round(SETTINGS.letter_width * max(map(len, texts), default=0)) + 7)
         self._y_axis(list(zip(marks, texts, strict=True)), titles[1])
         self._x_axis(x_labels, titles[0])
 
@@ -153,7 +138,7 @@ class Plot:
         return self
 
     def svg(self, title: str) -> str:
-        """The drawing, named for those who cannot see it."""
+        """The drawing, with a title for screen readers."""
         return _wrap("".join(self.parts), title, self.size)
 
     def _y_axis(self, marks: Sequence[tuple[float, str]], title: str) -> None:
@@ -173,12 +158,12 @@ class Plot:
         if labels is None:
             along = scale_marks(self.low[0], self.high[0])
             labels = list(zip(along, distinct_texts(along), strict=True))
-            widest = LETTER_WIDTH * max(len(text) for _, text in labels) + 8
+            widest = SETTINGS.letter_width * max(len(text) for _, text in labels) + 8
             while len(labels) > 2 and len(labels) * widest > right - self.left:
                 labels = labels[::2]  # steps stay even
         taken: list[tuple[float, float]] = []
         for value, text in [*labels[:1], *labels[:0:-1]]:  # both ends first, then what has room between them
-            x, wide = self.at(value, self.low[1])[0], LETTER_WIDTH * len(text)
+            x, wide = self.at(value, self.low[1])[0], SETTINGS.letter_width * len(text)
             start = min(max(x - wide / 2, self.left - 8), self.size[0] - 2 - wide)
             if all(start > b + 6 or start + wide < a - 6 for a, b in taken):
                 taken.append((start, start + wide))
@@ -189,13 +174,17 @@ class Plot:
 
 
 def bars(
-    rows: Sequence[tuple[str, float]], title: str, *, texts: Sequence[str] | None = None, width: int = WIDTH
+    rows: Sequence[tuple[str, float]],
+    title: str,
+    *,
+    texts: Sequence[str] | None = None,
+    width: int = SETTINGS.plot_size[0],
 ) -> str:
     """A bar for every label, one below the other; negative ones to the left. ``texts`` say more than the numbers."""
     low, high = min([0.0, *(v for _, v in rows)]), max([0.0, *(v for _, v in rows)])
     texts = [short(value) for _, value in rows] if texts is None else texts
     start, step = _room_for_labels([label for label, _ in rows], width)
-    room = width - start - LETTER_WIDTH * max(map(len, texts), default=0) - 6
+    room = width - start - SETTINGS.letter_width * max(map(len, texts), default=0) - 6
     scale = room / _size(high - low)
     parts = []
     for k, ((label, value), text) in enumerate(zip(rows, texts, strict=True)):
@@ -210,8 +199,9 @@ def bars(
     return _wrap("".join(parts), title, (width, step * len(rows) + 6))
 
 
-def dots_with_spread(rows: Sequence[tuple[str, float, float | None]], title: str, *, width: int = WIDE[0]) -> str:
+def dots_with_spread(rows: Sequence[tuple[str, float, float | None]], title: str) -> str:
     """A dot with its spread for every label, one below the other; hollow where the spread is not known."""
+    width = SETTINGS.wide_plot_size[0]
     low, high = min(v - (s or 0) for _, v, s in rows), max(v + (s or 0) for _, v, s in rows)
     margin = 0.04 * _size(high - low)
     low, high = low - margin, high + margin
@@ -238,13 +228,13 @@ def dots_with_spread(rows: Sequence[tuple[str, float, float | None]], title: str
 
 def _room_for_labels(labels: Sequence[str], width: int) -> tuple[float, int]:
     """Where bars begin, and the height of a row: labels stand to the left of their bars, long ones above them."""
-    longest = LETTER_WIDTH * max(map(len, labels), default=0)
-    return (0, 34) if longest > MAX_LABEL_SHARE * width else (round(longest + 10, 1), 18)
+    longest = SETTINGS.letter_width * max(map(len, labels), default=0)
+    return (0, 34) if longest > SETTINGS.max_label_share * width else (round(longest + 10, 1), 18)
 
 
 def _label(label: str, start: float, y: float, width: int) -> str:
     """A label beside its bar or above it, cut to its room and whole under the pointer."""
-    short_label = cut(label, int(width / LETTER_WIDTH))
+    short_label = cut(label, int(width / SETTINGS.letter_width))
     whole = escape(short_label) + ("" if short_label == label else f"<title>{escape(label)}</title>")
     if start:
         return f'<text class="end" x="{start - 6:.1f}" y="{y + 10}">{whole}</text>'
