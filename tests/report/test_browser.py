@@ -52,7 +52,7 @@ def browse(page, tmp_path, width):
             "--enable-logging=stderr", "--allow-file-access-from-files", "--virtual-time-budget=4000",
             f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", probe.as_uri(),
         ],
-        capture_output=True, text=True, timeout=120, check=True,
+        capture_output=True, text=True, check=True,
     )  # fmt: skip
     said = re.search(r"width=(?P<width>\d+) plots=(?P<plots>\d+) letters=(?P<small>[\d.]+),(?P<large>[\d.]+) "
                      r"hidden=(?P<hidden>[^;]*) clipped=(?P<clipped>[^;]*);", done.stdout)  # fmt: skip
@@ -74,7 +74,7 @@ def pages(tmp_path_factory):
     (folder / "table.csv").write_text("\n".join(lines), encoding="utf-8")
     given = [str(folder / "table.csv"), "--modes", "who,what,day", "--value", "value", "--quiet"]
     for words in (
-        ["fit", *given, "--rank", "2/2", "--budget", "5", "--out", str(folder / "fit")],
+        ["fit", *given, "--rank", "2/2", "--set", "refine_epochs=8", "--set", "cycle=8", "--out", str(folder / "fit")],
         ["fit", *given, "--rank", "auto", "--budget-fits", "12", "--out", str(folder / "auto")],
         ["compare", *given, "mean", "bias", "cp:1", "--jobs", "1", "--seeds", "1", "--out", str(folder / "compare")],
     ):

@@ -11,6 +11,14 @@ from jointensor.runs.interrupt import stop_on_interrupt
 from jointensor.search.families import FAMILIES
 
 
+@pytest.fixture(autouse=True)
+def python_default():
+    """Python's own handler: a shell that starts the tests in the background has the signal ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def test_the_first_is_a_request_and_the_second_ends():
     before, notes = signal.getsignal(signal.SIGINT), []
     with stop_on_interrupt(notes.append) as stopping:
