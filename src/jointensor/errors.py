@@ -34,4 +34,4 @@ class ProcessGroupError(JointensorError):
 
 
 class LostProcessError(ProcessGroupError):
-    """Another process has ended or does not answer; it may have said why."""
+    """Another process has ended or does not answer; it may have reported the reason."""

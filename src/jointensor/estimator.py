@@ -20,12 +20,12 @@ from jointensor.data.frames import TableSpec, encode_frame, frame_to_cells, fram
 from jointensor.data.split import split
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError, DataError, MissingPackageError
+from jointensor.evaluation.evaluate import calibrate_on
 from jointensor.models.joint import JointModel, check_rank
 from jointensor.predictors.ensemble import Ensemble
 from jointensor.predictors.joint import JointPredictor
 from jointensor.random_state import GLOBAL_RANDOM
 from jointensor.runs.interrupt import stop_on_interrupt
-from jointensor.runs.scoring import calibrate_on
 from jointensor.search.search import search
 from jointensor.training.fit import Fit, fit
 from jointensor.training.recipe import Recipe, make_recipe
@@ -47,7 +47,7 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
     """Regression on columns of labels: every column is a mode of a tensor, every row an observed entry.
 
     A label is what it says, not how it is stored: 3, 3.0 and "3" are one label, "03" is another. A row
-    with a label that no training entry had is answered by the additive bias predictor, to which the
+    with a label that no training entry had is predicted from the additive biases, to which the
     unseen label adds nothing.
 
     Parameters
@@ -99,7 +99,7 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
     auto_
         For ``rank="auto"``: what was tried, what was chosen and why.
     predictor_
-        What answers.
+        The fitted predictor.
     linear_factors_
         Factor matrices A_n of the CP block, each ``(labels, R)``, rows in the order of the mode's labels;
         empty without such a block.
@@ -164,11 +164,7 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         columns = self._columns(X, least=2)
         validate_data(self, X, y, skip_check_array=True)
         names = [str(name) for name in getattr(self, "feature_names_in_", [f"x{n}" for n in range(len(columns))])]
-        table, value = _table(columns, names), _free_name(names)
-        numbers = _numbers(y, self)
-        check_consistent_length(table, numbers)
-        spec = TableSpec(tuple(ModeExpression(n, n) for n in names), value, self.duplicates)  # type: ignore[arg-type]
-        tensor = frame_to_tensor(table.with_columns(pl.Series(value, numbers)), spec).tensor
+        tensor = frame_to_tensor(*self._observed(columns, names, y)).tensor
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         self.modes_: tuple[Mode, ...] = tensor.modes
         if self.rank == "auto":
@@ -186,15 +182,10 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
             budget=math.inf if self.budget is None else self.budget,
         )
         held = parts.test if len(parts.test) else parts.valid
-        self.predictor_: JointPredictor | Ensemble = replace(
-            self.fit_.predictor,
-            calibration=calibrate_on(self.fit_.predictor, (held.indices, held.values), parts.train.shape),
-        )
-        self.model_: JointModel | None = self.fit_.model.eval()
-        self.linear_factors_ = [table.cpu().numpy().copy() for table in self.model_.linear_factors]
+        calibration = calibrate_on(self.fit_.predictor, (held.indices, held.values), parts.train.shape)
         self.history_ = [epoch.to_dict() for epoch in self.fit_.history]
         self.outcome_: str = self.fit_.outcome
-        return self
+        return self._with_predictor(replace(self.fit_.predictor, calibration=calibration))
 
     def _search(self, tensor: SparseTensor, seed: int) -> TensorCompleter:
         """Everything chosen by validation."""
@@ -208,11 +199,23 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
                 tensor, seed=seed, budget=self.budget, budget_fits=self.budget_fits, device=self.device,
                 stopping=stopping,
             )  # fmt: skip
-        self.predictor_ = self.auto_.predictor
-        self.model_ = self.predictor_.model
-        self.linear_factors_ = [] if self.model_ is None else [t.numpy().copy() for t in self.model_.linear_factors]
         self.history_, self.outcome_ = [], self.auto_.outcome
+        return self._with_predictor(self.auto_.predictor)
+
+    def _with_predictor(self, predictor: JointPredictor | Ensemble) -> TensorCompleter:
+        """Keep a fitted predictor, and what can be read from it."""
+        self.predictor_ = predictor
+        self.model_: JointModel | None = predictor.model
+        factors = [] if self.model_ is None else self.model_.eval().linear_factors
+        self.linear_factors_ = [table.cpu().numpy().copy() for table in factors]
         return self
+
+    def _observed(self, columns: Sequence[pl.Series], names: Sequence[str], y: Any) -> tuple[pl.DataFrame, TableSpec]:
+        """Labels and values as a table, and how it becomes a tensor."""
+        table, value, numbers = _table(columns, names), _free_name(names), _numbers(y, self)
+        check_consistent_length(table, numbers)
+        spec = TableSpec(tuple(ModeExpression(n, n) for n in names), value, self.duplicates)  # type: ignore[arg-type]
+        return table.with_columns(pl.Series(value, numbers)), spec
 
     def partial_fit(self, X: Any, y: Any) -> TensorCompleter:
         """Add entries, and labels that were not there before, to a fitted model; the first call fits.
@@ -229,19 +232,13 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
             return self.fit(X, y)
         columns = self._columns(X)
         validate_data(self, X, y, reset=False, skip_check_array=True)
-        numbers = _numbers(y, self)
-        names = [mode.name for mode in self.modes_]
-        table, value = _table(columns, names), _free_name(names)
-        check_consistent_length(table, numbers)
-        spec = TableSpec(tuple(ModeExpression(n, n) for n in names), value, self.duplicates)  # type: ignore[arg-type]
-        fresh = frame_to_cells(table.with_columns(pl.Series(value, numbers)), spec)
+        fresh = frame_to_cells(*self._observed(columns, [mode.name for mode in self.modes_], y))
         modes = tuple(known.with_more(new.labels or ()) for known, new in zip(self.modes_, fresh.modes, strict=True))
         places = [mode.encode(new.labels or range(new.size)) for mode, new in zip(modes, fresh.modes, strict=True)]
         indices = np.stack([place[fresh.indices[:, n]] for n, place in enumerate(places)], axis=1)
-        self.predictor_ = self.predictor_.with_entries(SparseTensor.part(indices, fresh.values, modes))
-        self.modes_, self.model_ = modes, self.predictor_.model
-        self.linear_factors_ = [] if self.model_ is None else [t.numpy().copy() for t in self.model_.linear_factors]
-        return self
+        predictor = self.predictor_.with_entries(SparseTensor.part(indices, fresh.values, modes))
+        self.modes_ = modes
+        return self._with_predictor(predictor)
 
     def predict(self, X: Any, return_interval: float | None = None) -> Any:
         """Values of entries, observed or not, in the order of the rows.
@@ -273,7 +270,7 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         return tags
 
     def _new_model(self, shape: Sequence[int], recipe: Recipe, seed: int) -> JointModel:
-        """An untrained model; a module of the user's is copied, and torch's random state left as it was."""
+        """An untrained model; a module that the user gave is copied, and torch's random state is restored."""
         part = deepcopy(self.nonlinear) if isinstance(self.nonlinear, nn.Module) else self.nonlinear
         with GLOBAL_RANDOM, torch.random.fork_rng(devices=[]):
             # for what a module draws when it is made and training does not reset; it is made on the CPU,

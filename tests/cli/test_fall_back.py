@@ -9,7 +9,7 @@ import pytest
 from jointensor import SparseTensor, TensorCompleter, split, write_tensor
 from jointensor.predictors import fit_bias
 from jointensor.report.pages import figure_rows
-from jointensor.runs.compare_fits import CompareConfig, ComparedFit, run_fit
+from jointensor.runs.compare import CompareConfig, ComparedFit, run_fit
 from jointensor.runs.folder import load_run
 from jointensor.runs.model_specs import parse_model
 from jointensor.training.recipe import RECIPES

@@ -137,7 +137,7 @@ def test_processes_take_parts_of_the_same_batches_from_disk(tensor, tmp_path):
         folder, share = tmp_path / str(rank), Share(rank, 2)
         sharded.append(write_shards(folder, chunks, tensor.modes, assignment, 300, {}, share=share))
     counts = np.array([one.train.counts for one in sharded])
-    stores = [ShardedEntries.of(one, CPU, counts=counts, rank=rank) for rank, one in enumerate(sharded)]
+    stores = [ShardedEntries.of(one, CPU, shard_counts=counts, rank=rank) for rank, one in enumerate(sharded)]
     for start in (0, 11):
         first, second = (list(store.batches(100, 0.0, Generators(CPU, 5), start)) for store in stores)
         assert len(first) == len(second) == stores[0].steps(100) - start == stores[1].steps(100) - start

@@ -97,9 +97,8 @@ def test_a_stopped_process_of_a_search_is_named_and_ends_all(source, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("disk", [(), ("--memory", "1GB", "--stream")], ids=["memory", "disk"])
-def test_a_killed_process_is_started_again_and_the_job_ends_with_the_right_result(source, tmp_path, disk):
-    given = ("fit", source, *WEAK, "--checkpoint-every", "0", *disk)
+def test_a_killed_process_is_started_again_and_the_job_ends_with_the_right_result(source, tmp_path):
+    given = ("fit", source, *WEAK, "--checkpoint-every", "0")
     done = [
         torchrun("-m", "tests.distributed.trouble", kind, *given, "--out", tmp_path / kind, restarts=1)
         for kind in ("killed", "fine")

@@ -12,11 +12,11 @@ from jointensor.data.split import Split
 from jointensor.data.synthetic import make_joint
 from jointensor.data.tensor import SparseTensor, join
 from jointensor.errors import ConfigError
+from jointensor.evaluation.evaluate import calibrate_on
 from jointensor.models.joint import JointModel
 from jointensor.predictors.ensemble import Ensemble, Member
 from jointensor.predictors.kriging import Kriging
 from jointensor.predictors.storage import load_predictor, save_predictor
-from jointensor.runs.scoring import calibrate_on
 from jointensor.training.fit import fit
 from jointensor.training.recipe import make_recipe
 

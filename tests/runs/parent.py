@@ -7,7 +7,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from jointensor.runs.workers import end_with_parent
+from jointensor.runs.compare import end_with_parent
 
 
 def sleep(folder):

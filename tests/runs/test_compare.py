@@ -20,11 +20,10 @@ from jointensor import SparseTensor, write_tensor
 from jointensor.data.modes import Mode
 from jointensor.errors import ConfigError, DataError, RunError
 from jointensor.models.nonlinear import nonlinear_parts
-from jointensor.runs import compare_fits
-from jointensor.runs.compare import compare
-from jointensor.runs.compare_fits import CompareConfig, pace
+from jointensor.runs.compare import CompareConfig, compare, pace
 from jointensor.runs.config import Listener, RunConfig
 from jointensor.runs.pipeline import run
+from jointensor.training.fit import fit
 from jointensor.training.history import Epoch
 from tests.networks import Failing, Silent
 
@@ -390,7 +389,7 @@ def test_a_folder_that_is_no_comparison_is_refused_and_left_alone(config, source
 
 def test_a_damaged_config_is_said_to_be_damaged(config, copy):
     (copy / "config.json").write_text("{", encoding="utf-8")
-    assert refused(RunError, config, copy).startswith(f"{copy / 'config.json'} is damaged: ")
+    assert refused(RunError, config, copy).startswith(f"{copy / 'config.json'} is missing or damaged: ")
 
 
 @pytest.mark.parametrize(
@@ -529,13 +528,13 @@ def test_the_pace_of_a_fit_leaves_out_what_happens_once():
 
 
 def test_every_fit_keeps_to_the_same_budget(source, tmp_path, monkeypatch):
-    given, fit = [], compare_fits.fit
+    given = []
 
     def timed(*arguments, budget, **options):
         given.append(budget)
         return fit(*arguments, budget=budget, **options)
 
-    monkeypatch.setattr(compare_fits, "fit", timed)
+    monkeypatch.setattr("jointensor.runs.compare.fit", timed)
     endless = {"refine_epochs": 10**9, "tolerance": 0.0, "patience": 0, "batch_size": 64, "rounds": 1}
     config = CompareConfig(str(source), ("cp:1", "julia:1/2"), seeds=1, recipe_changes=endless, budget=0.1)
     rows = compare(config, tmp_path / "out")

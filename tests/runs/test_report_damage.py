@@ -9,8 +9,7 @@ import pytest
 from jointensor import write_tensor
 from jointensor.data.synthetic import make_joint
 from jointensor.errors import JointensorError
-from jointensor.runs.compare import compare
-from jointensor.runs.compare_fits import CompareConfig
+from jointensor.runs.compare import CompareConfig, compare
 from jointensor.runs.config import RunConfig
 from jointensor.runs.pipeline import run
 from jointensor.runs.report import report

@@ -11,9 +11,8 @@ import pytest
 from jointensor.data.synthetic import make_joint
 from jointensor.errors import ConfigError, RunError
 from jointensor.runs.select import (
-    MIN_GAIN,
+    SETTINGS,
     TITLES,
-    TOLERANCE,
     RankResult,
     choose,
     identify,
@@ -73,7 +72,7 @@ def test_the_simplest_within_one_standard_error_of_the_best_is_chosen():
 def test_what_is_nearly_as_good_is_good_enough():
     """Without any spread of the differences, a share of the least error decides."""
     best = np.ones(100)
-    for share, chosen in ((0.9 * TOLERANCE, (1, 0)), (1.1 * TOLERANCE, (3, 0))):
+    for share, chosen in ((0.9 * SETTINGS.tolerance, (1, 0)), (1.1 * SETTINGS.tolerance, (3, 0))):
         assert choose([result((1, 0), best + share), result((3, 0), best)]).chosen == chosen
 
 
@@ -100,7 +99,9 @@ def test_rows_say_which_cells_are_within():
         own = errors[row["R"], row["F"]]
         assert row["rmse"] == pytest.approx(math.sqrt(own.mean()))
         assert row["difference"] == pytest.approx(np.mean(own - errors[found.best]))
-        assert row["within"] == (row["difference"] <= max(row["standard_error"], TOLERANCE * errors[found.best].mean()))
+        assert row["within"] == (
+            row["difference"] <= max(row["standard_error"], SETTINGS.tolerance * errors[found.best].mean())
+        )
     within = [(row["R"], row["F"]) for row in rows if row["within"]]
     assert found.best in within
     assert sum(found.chosen) == min(map(sum, within))
@@ -139,7 +140,7 @@ def test_the_rank_does_not_depend_on_the_scale():
 
 def test_gains_that_are_too_little_do_not_differ():
     """Steps of the size of chance: the ratio between two of them says nothing."""
-    least = MIN_GAIN / 2
+    least = SETTINGS.min_gain / 2
     assert identify(alone(2.0, 1.0 + 3 * least, 1.0 + 2 * least, 1.0 + 1.999 * least, 1.0), 10.0) == 2
 
 

@@ -10,6 +10,7 @@ import torch
 
 from jointensor import SparseTensor, TensorCompleter, read_tensor, split, write_tensor
 from jointensor.data.frames import TableSpec
+from jointensor.evaluation.evaluate import MIN_CALIBRATION_ENTRIES
 from jointensor.kernels import ModeView, pick_engine
 from jointensor.models.joint import JointModel
 from jointensor.models.multilinear import Multilinear
@@ -18,7 +19,6 @@ from jointensor.predictors.conformal import HeldOut, calibrate
 from jointensor.predictors.joint import JointPredictor
 from jointensor.predictors.storage import load_predictor, save_predictor
 from jointensor.predictors.tables import fit_tables
-from jointensor.runs.scoring import MIN_CALIBRATION_ENTRIES
 from jointensor.solvers.als import Als
 from jointensor.solvers.systems import SystemsInMemory
 from tests.soak.tensors import as_cells, random_cells, random_shape, random_tensor

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +17,9 @@ from jointensor.cli import arguments as a
 from jointensor.cli.catalogue import data
 from jointensor.cli.terminal import degrade_output, visible
 from jointensor.errors import ConfigError, JointensorError, RunError
+
+if TYPE_CHECKING:
+    from jointensor.distributed.process_group import ProcessGroup
 
 app = typer.Typer(
     help="Fill in the missing entries of large, sparse, N-way tensors: multilinear plus nonlinear, trained jointly.",
@@ -60,6 +65,21 @@ def _common(
 ) -> None:
     if context.invoked_subcommand != "fit" and os.environ.get("WORLD_SIZE", "1") != "1" and "RANK" in os.environ:
         raise ConfigError(f"several processes can fit together, not {context.invoked_subcommand}; start it by itself")
+
+
+@contextmanager
+def _joined(device: str) -> Iterator[ProcessGroup]:
+    """The processes of this job: errors are printed once, and all of them exit with the same code."""
+    from jointensor.distributed.launch import join_processes
+
+    processes = join_processes(device)
+    try:
+        yield processes
+    except Exception as error:
+        if processes.should_report(error):
+            raise
+        sys.exit(2 if isinstance(error, ConfigError) else 1)
+    processes.leave()
 
 
 @app.command()
@@ -118,7 +138,6 @@ def fit(
 ) -> None:
     """Fit a model to observed entries and write a run folder."""
     from jointensor.cli.options import fit_config
-    from jointensor.cli.processes import joined
     from jointensor.cli.screen import Screen
     from jointensor.runs.interrupt import stop_on_interrupt
     from jointensor.runs.pipeline import resume as resume_run
@@ -126,7 +145,7 @@ def fit(
 
     if resume is not None and (source is not None or out is not None):
         raise ConfigError("--resume takes a run folder and nothing else: jointensor fit --resume RUN")
-    with joined(device) as processes:
+    with _joined(device) as processes:
         screen = Screen(quiet=quiet or not processes.first, json=json)
         with screen.listening() as listener, stop_on_interrupt(listener.on_note) as stopping:
             heard = replace(listener, stopping=stopping)
@@ -232,7 +251,7 @@ def components(
     json: a.Json = False,
 ) -> None:
     """Show the multilinear components: top labels of every mode, and a picture."""
-    from jointensor.atomic import write_json, write_whole
+    from jointensor.atomic import write_json
     from jointensor.cli.screen import Screen
     from jointensor.evaluation.components import MAX_DRAWN, draw_components, read_components
     from jointensor.runs.folder import load_run
@@ -245,7 +264,7 @@ def components(
     write_json((out or run / "components.png").with_suffix(".json"), found.to_dict(top))
     if not no_picture:
         picture = out or run / "components.png"
-        write_whole(picture, lambda draft: draw_components(found, draft))
+        draw_components(found, picture)
         count = len(found.weights)
         screen.note(f"picture: {picture}" + (f" (the {MAX_DRAWN} largest of {count})" if count > MAX_DRAWN else ""))
 

@@ -14,7 +14,7 @@ from jointensor.models.blocks import linear_spec, parse_blocks
 from jointensor.models.nonlinear import make_nonlinear
 from jointensor.models.size import within_memory
 from jointensor.registry import nearest, parse_value
-from jointensor.runs.compare_fits import CompareConfig
+from jointensor.runs.compare import CompareConfig
 from jointensor.runs.config import AUTO, RunConfig
 from jointensor.runs.memory_plan import parse_memory
 from jointensor.runs.model_specs import parse_models
@@ -22,7 +22,7 @@ from jointensor.search.budget import check_budget
 from jointensor.training.recipe import make_recipe
 
 AUTO_DECIDES = {"linear": None, "nonlinear": "julia", "recipe": "default", "refit": False}
-"""Options that a search decides by itself, and what they are when nobody gave them."""
+"""Options that a search decides by itself, and their defaults."""
 
 
 def fit_config(

@@ -266,7 +266,7 @@ def _figure_table(rows: list[dict[str, Any]]) -> Table | None:
 
 
 def _text(text: str) -> str:
-    """A text of the data's in a table: neither control characters nor markup."""
+    """Text from the data for a table: without control characters and markup."""
     return escape(visible(text))
 
 

@@ -1,4 +1,4 @@
-r"""Text that is safe to print: no control characters of the data's, nothing that the stream cannot encode.
+r"""Text that is safe to print: without control characters from the data, and without what the stream cannot encode.
 
 Labels, column names and file names come from files that others wrote. Printed as they are, an escape sequence among
 them could clear the screen, set the window's title or hide what follows. So control characters are shown as escapes,

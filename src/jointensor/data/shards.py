@@ -101,15 +101,6 @@ class Shards:
 
         return read_ahead(read, range(len(self.counts)) if order is None else order)
 
-    def sample(self, wanted: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """Indices and values of about so many entries, at random, of every shard in proportion."""
-        indices, values, share = [], [], min(1.0, wanted / len(self))
-        for k, count in enumerate(self.counts):
-            chosen = np.sort(np.random.default_rng(k).choice(count, round(share * count), replace=False))
-            indices.append(self.read_column(k, "indices")[chosen])
-            values.append(self.read_column(k, "values")[chosen])
-        return np.concatenate(indices), np.concatenate(values)
-
     def read_column(self, k: int, column: str) -> NDArray[Any]:
         """A column of a shard that :meth:`write_column` wrote; mapped."""
         return _map(self.path(k, column))

@@ -184,12 +184,12 @@ class ShardedEntries:
     """A sample in memory."""
     device: torch.device
     """Where batches are copied to."""
-    counts: NDArray[np.int64]
-    """Entries of every shard of every process, ``(processes, shards)``."""
-    rank: int = 0
-    """Which of the processes this is."""
     between_shards: Callable[[], None] = lambda: None
     """Called between shards of a pass; may raise where the time is up."""
+    shard_counts: NDArray[np.int64] | None = None
+    """Entries of every shard of every process, ``(processes, shards)``; ``None`` for a single process."""
+    rank: int = 0
+    """Which of the processes this is."""
     sorted_modes: set[int] = field(default_factory=set)
     """Modes by whose labels entries are on disk once more, in order."""
 
@@ -199,14 +199,25 @@ class ShardedEntries:
         tensor: ShardedTensor,
         device: torch.device,
         between_shards: Callable[[], None] = lambda: None,
-        counts: NDArray[np.int64] | None = None,
+        shard_counts: NDArray[np.int64] | None = None,
         rank: int = 0,
     ) -> ShardedEntries:
-        """Training entries of a tensor on disk; ``counts`` of all processes, where there are several."""
-        indices, values = (torch.from_numpy(one).to(device) for one in tensor.train.sample(MAX_SAMPLE))
-        counts = np.array([tensor.train.counts]) if counts is None else counts
-        mean, spread, some = tensor.summary.mean, tensor.summary.spread, Entries(indices.long(), values)
-        return cls(tensor.train, tensor.counts, mean, spread, some, device, counts, rank, between_shards)
+        """Training entries of a tensor on disk; the sample is from the first shards, which are random."""
+        indices, values, wanted = [], [], min(MAX_SAMPLE, len(tensor.train))
+        for k in range(len(tensor.train.counts)):
+            block = tensor.train.read(k)
+            chosen = np.sort(np.random.default_rng(k).permutation(len(block))[:wanted])
+            indices.append(block.indices[chosen])
+            values.append(block.values[chosen])
+            wanted -= len(chosen)
+            if not wanted:
+                break
+        some = Entries(
+            torch.from_numpy(np.concatenate(indices)).long().to(device),
+            torch.from_numpy(np.concatenate(values)).to(device),
+        )
+        mean, spread = tensor.summary.mean, tensor.summary.spread
+        return cls(tensor.train, tensor.counts, mean, spread, some, device, between_shards, shard_counts, rank)
 
     def __len__(self) -> int:
         return len(self.shards)
@@ -215,6 +226,11 @@ class ShardedEntries:
     def resident(self) -> None:
         """They are on disk."""
         return
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Entries of every shard of every process, ``(processes, shards)``."""
+        return np.array([self.shards.counts]) if self.shard_counts is None else self.shard_counts
 
     @property
     def total(self) -> int:

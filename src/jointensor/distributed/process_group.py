@@ -57,11 +57,11 @@ class ProcessGroup:
     wire: Counter[str] = field(default_factory=Counter, compare=False)
     """Bytes that this process has sent by kind of operation, counted as rings of processes send them."""
     heartbeat: Heartbeat | None = field(default=None, compare=False, repr=False)
-    """Signs of life of all processes; ``None`` for a process that has nobody to wait for."""
+    """Signs of life of all processes; ``None`` for a single process."""
 
     @property
     def shared(self) -> bool:
-        """Whether processes were joined, be it one."""
+        """Whether processes were joined, even a single one."""
         return self.store is not None
 
     @property
@@ -228,7 +228,7 @@ class ProcessGroup:
         if not self.shared:
             return True
         try:
-            if isinstance(error, LostProcessError) and self._somebody_failed():
+            if isinstance(error, LostProcessError) and self._another_failed():
                 return False
             self.store.set("failed", "yes")
             text = (
@@ -241,7 +241,7 @@ class ProcessGroup:
     def _count(self, text: str) -> int:
         return int(self.store.add(f"reported/{hashlib.sha256(text.encode()).hexdigest()}", 1))
 
-    def _somebody_failed(self) -> bool:
+    def _another_failed(self) -> bool:
         begin = time.monotonic()
         while time.monotonic() - begin < ERROR_REPORT_WAIT:
             if self.store.check(["failed"]):

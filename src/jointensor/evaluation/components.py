@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from jointensor.data.modes import Mode
-from jointensor.errors import DataError, MissingPackageError
+from jointensor.errors import DataError
+from jointensor.evaluation.pictures import BLUE, save_picture
 
 
 @dataclass(frozen=True)
@@ -66,35 +67,30 @@ MAX_DRAWN = 20
 
 def draw_components(components: Components, path: Path, count: int = 10) -> None:
     """Draw the :data:`MAX_DRAWN` largest components: ordered modes as lines, others as bars of their top labels."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - an extra
-        from matplotlib.figure import Figure  # noqa: PLC0415
-    except ImportError:
-        raise MissingPackageError("drawing needs matplotlib: pip install jointensor[plot]") from None
-
     rows, columns = min(len(components.weights), MAX_DRAWN), len(components.modes)
-    figure = Figure(figsize=(3.6 * columns, 2.0 * rows + 0.4), layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(rows, columns, squeeze=False)
-    for r in range(rows):
-        for n, mode in enumerate(components.modes):
-            _draw_panel(panels[r, n], components, r, n, count)
-            if r == 0:
-                panels[r, n].set_title(_plain(mode.name))
-        panels[r, 0].set_ylabel(f"component {r + 1}\nweight {components.weights[r]:.3g}")
-    figure.savefig(path, dpi=110, format="png")
+
+    def draw(figure: Any) -> None:
+        panels = figure.subplots(rows, columns, squeeze=False)
+        for r in range(rows):
+            for n, mode in enumerate(components.modes):
+                _draw_panel(panels[r, n], components, r, n, count)
+                if r == 0:
+                    panels[r, n].set_title(_plain(mode.name))
+            panels[r, 0].set_ylabel(f"component {r + 1}\nweight {components.weights[r]:.3g}")
+
+    save_picture(path, (3.6 * columns, 2.0 * rows + 0.4), draw)
 
 
 def _draw_panel(panel: Any, components: Components, component: int, mode: int, count: int) -> None:
     panel.axhline(0, color="#b8c2cc", linewidth=0.8)
     panel.tick_params(labelsize=7)
     if components.modes[mode].order != "none":
-        panel.plot(components.factors[mode][:, component], color="#1f6f8b", linewidth=1.2)
+        panel.plot(components.factors[mode][:, component], color=BLUE, linewidth=1.2)
         places = np.unique(np.linspace(0, components.modes[mode].size - 1, 4).astype(int))
         panel.set_xticks(places, [_plain(components.modes[mode].label(int(i))[:10]) for i in places])
         return
     top = components.top(component, mode, count)
-    panel.bar(range(len(top)), [value for _, value in top], color="#1f6f8b")
+    panel.bar(range(len(top)), [value for _, value in top], color=BLUE)
     panel.set_xticks(range(len(top)), [_plain(label[:12]) for label, _ in top], rotation=45, ha="right")
 
 

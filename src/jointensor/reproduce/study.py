@@ -18,8 +18,7 @@ from jointensor.data.synthetic import make_joint
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError, DataError
 from jointensor.reproduce.paper import DATASETS
-from jointensor.runs.compare import OnFit, compare, finished_rows
-from jointensor.runs.compare_fits import CompareConfig
+from jointensor.runs.compare import CompareConfig, OnFit, compare, finished_rows
 from jointensor.runs.folder import environment, read_object
 
 STAND_INS = {
@@ -78,7 +77,7 @@ class Setting:
     on_fit: OnFit | None = None
 
     def source(self, dataset: str) -> Path:
-        """File with the tensor that stands for one of the paper's."""
+        """File of the tensor that is used for one of the paper's."""
         if self.quick:
             return self._generated(dataset)
         if self.data is None:
@@ -90,7 +89,7 @@ class Setting:
         return found[0]
 
     def tensor(self, dataset: str) -> SparseTensor:
-        """The tensor that stands for one of the paper's."""
+        """The tensor that is used for one of the paper's."""
         return read_tensor(str(self.source(dataset))).tensor
 
     def compared(

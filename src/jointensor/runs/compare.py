@@ -9,35 +9,94 @@ environment.json   versions and machine
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import os
 import re
-from collections.abc import Callable, Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
 
-from jointensor.atomic import sha256, write_json, write_text
-from jointensor.data.split import split
-from jointensor.errors import ConfigError, DataError, JointensorError, MissingPackageError, RunError
+from jointensor.atomic import write_json, write_text
+from jointensor.data.split import Split, split
+from jointensor.errors import ConfigError, JointensorError, MissingPackageError, RunError
+from jointensor.evaluation.evaluate import evaluate_entries
+from jointensor.metrics import measure
+from jointensor.predictors import Tables, fit_baseline, fit_bias
 from jointensor.predictors.baselines import NO_ORDERED_MODE
 from jointensor.predictors.interpolation import modes_to_interpolate
-from jointensor.runs.compare_fits import CompareConfig, ComparedFit, planned_fits, run_fit
 from jointensor.runs.compare_table import as_csv, as_markdown, draw, rows_of
 from jointensor.runs.config import Listener
 from jointensor.runs.dataset import read_source
-from jointensor.runs.folder import CELLS, CONFIG, ENVIRONMENT, environment, new_folder
-from jointensor.runs.model_specs import parse_models
+from jointensor.runs.folder import (
+    CELLS,
+    CONFIG,
+    ENVIRONMENT,
+    environment,
+    make_folder,
+    options_of,
+    read_config,
+    read_object,
+)
+from jointensor.runs.model_specs import ModelSpec, parse_model, parse_models
 from jointensor.runs.report import write_comparison_report
-from jointensor.runs.workers import end_with_parent
-from jointensor.training.fit import check_fit, pick_device
+from jointensor.training.fit import check_fit, fit, pick_device
+from jointensor.training.history import Epoch
 
 OnFit = Callable[[dict[str, Any], int, int], None]
 """Called with the record of a finished fit, how many are finished, and how many there are."""
+
+
+@dataclass(frozen=True)
+class CompareConfig:
+    """Everything that decides the figures of a comparison; ``config.json`` holds it."""
+
+    source: str
+    models: tuple[str, ...]
+    """As they were typed, see :mod:`jointensor.runs.model_specs`."""
+    seeds: int = 3
+    split_seeds: int = 1
+    table: dict[str, Any] | None = None
+    orders: dict[str, str] = field(default_factory=dict)
+    recipe: str = "paper"
+    recipe_changes: dict[str, Any] = field(default_factory=dict)
+    split: str = "standard"
+    test: float = 0.2
+    valid: float = 0.1
+    device: str = "auto"
+    budget: float | None = None
+    """Seconds for one fit, the same for every model."""
+
+
+@dataclass(frozen=True)
+class ComparedFit:
+    """Which model, which split, which seed."""
+
+    number: int
+    """Place of the model in the configuration."""
+    split_seed: int
+    seed: int
+
+
+def planned_fits(config: CompareConfig) -> list[ComparedFit]:
+    """All fits, seeds outermost, so that every model has figures early. A baseline does not depend on the seed."""
+    fixed = [parse_model(text).baseline is not None for text in config.models]
+    return [
+        ComparedFit(number, split_seed, seed)
+        for split_seed in range(config.split_seeds)
+        for seed in range(config.seeds)
+        for number in range(len(config.models))
+        if seed == 0 or not fixed[number]
+    ]
 
 
 def compare(
@@ -63,45 +122,31 @@ def compare(
     listener = listener or Listener()
     if jobs < 1:
         raise ConfigError(f"jobs is {jobs}, it must be at least 1")
-    asked = _asked(config)
+    options = options_of(config)
     _check(config, listener)
     if (out / CONFIG).exists():
-        _check_same(out, asked)
+        _check_same(out, options)
     else:
-        with new_folder(out) as path:
-            (path / "checkpoints").rmdir()  # finished fits are the checkpoints here
-            (path / CELLS).mkdir()
-            write_json(path / CONFIG, asked)
-            write_json(path / ENVIRONMENT, environment())
-    _fill(out, config, jobs, listener, on_fit)  # outside: whatever happens now, finished fits stay
+        make_folder(out)
+        (out / CELLS).mkdir()
+        write_json(out / CONFIG, options)
+        write_json(out / ENVIRONMENT, environment())
+    _fill(out, config, jobs, listener, on_fit)
     return _write_results(out, config, listener)
 
 
 def finished_rows(config: CompareConfig, out: Path) -> list[dict[str, Any]]:
     """Rows of the fits that a comparison has so far; nothing is fitted. A model without a fit has no figures."""
-    records = [_stored(_fit_file(out, config, planned)) for planned in planned_fits(config)]
-    return rows_of(config.models, [record for record in records if record is not None])
+    records = [_record(_fit_file(out, config, planned)) for planned in planned_fits(config)]
+    return rows_of(config.models, [record for record in records if record])
 
 
-def _asked(config: CompareConfig) -> dict[str, Any]:
-    source = Path(config.source)
-    if not source.is_file():
-        raise DataError(f"there is no file {source}")
-    asked = {"source_sha256": sha256(source), **asdict(config)}
-    return json.loads(json.dumps(asked))  # as it will be read again
-
-
-def _check_same(out: Path, asked: dict[str, Any]) -> None:
-    try:
-        stored = json.loads((out / CONFIG).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise RunError(f"{out / CONFIG} is damaged: {error}") from None
-    if not isinstance(stored, dict):
-        raise RunError(f"{out / CONFIG} is damaged: it holds no options")
-    for key in asked | stored:
-        if asked.get(key) != stored.get(key):
+def _check_same(out: Path, options: dict[str, Any]) -> None:
+    stored = read_config(out)
+    for key in options | stored:
+        if options.get(key) != stored.get(key):
             raise RunError(
-                f"{out} holds another comparison: its {key} is {stored.get(key)!r}, not {asked.get(key)!r}; "
+                f"{out} holds another comparison: its {key} is {stored.get(key)!r}, not {options.get(key)!r}; "
                 "give another --out"
             )
 
@@ -129,7 +174,8 @@ def _check(config: CompareConfig, listener: Listener) -> None:
 
 def _fill(path: Path, config: CompareConfig, jobs: int, listener: Listener, on_fit: OnFit | None) -> None:
     every = planned_fits(config)
-    to_run = [planned for planned in every if _finished(_fit_file(path, config, planned)) is None]
+    records = [_record(_fit_file(path, config, planned)) for planned in every]
+    to_run = [planned for planned, record in zip(every, records, strict=True) if not record or "error" in record]
     before = len(every) - len(to_run)
     if before:
         listener.on_note(f"{before} of {len(every)} fits are there already")
@@ -161,6 +207,22 @@ def _run_all(config: CompareConfig, fits: list[ComparedFit], jobs: int) -> Itera
             pool.shutdown(wait=False, cancel_futures=True)
 
 
+def end_with_parent() -> None:
+    """End this process as soon as its parent has ended, by a signal too.
+
+    A worker that waits for work would notice by itself; one in the middle of a fit would go on for hours.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is None:  # this process is not a worker
+        return
+
+    def watch() -> None:
+        parent.join()  # a pipe that breaks with the parent: true on all systems, and for any way to end
+        os._exit(1)  # at once: no process is left that takes a result
+
+    threading.Thread(target=watch, name="parent watch", daemon=True).start()
+
+
 def _start_worker(threads: int) -> None:
     end_with_parent()
     torch.set_num_threads(threads)
@@ -188,30 +250,97 @@ def try_fit(config: CompareConfig, planned: ComparedFit) -> dict[str, Any]:
     return which | {"error": reason, "test": None, "success": False}
 
 
+def run_fit(config: CompareConfig, planned: ComparedFit) -> dict[str, Any]:
+    """Fit one model and evaluate it on the test entries; returns what ``cells/*.json`` holds."""
+    changed = Path(config.source).stat().st_mtime_ns
+    parts, bias = _split_of(json.dumps(asdict(config)), changed, planned.split_seed)
+    spec = parse_model(config.models[planned.number])
+    begin = time.perf_counter()
+    made = _baseline(spec.baseline, parts) if spec.baseline else _joint(config, spec, planned.seed, parts, bias)
+    return {
+        "model": spec.text,
+        "split_seed": planned.split_seed,
+        "seed": planned.seed,
+        **made,
+        "seconds": time.perf_counter() - begin if spec.baseline else made["seconds"],
+        "mean_rmse": measure(fit_baseline("mean", parts).predict(parts.test.indices), parts.test.values).rmse,
+        "threads": torch.get_num_threads(),
+    }
+
+
+@lru_cache(maxsize=1)
+def _split_of(config: str, changed: int, split_seed: int) -> tuple[Split, Tables]:
+    """The split of a seed and its bias predictor; kept, because a worker runs many fits of one split."""
+    asked = json.loads(config)
+    tensor = read_source(asked["source"], asked["table"], asked["orders"]).tensor
+    parts = split(tensor, rule=asked["split"], test=asked["test"], valid=asked["valid"], seed=split_seed)
+    return parts, fit_bias(parts.train, parts.valid)
+
+
+def _baseline(name: str, parts: Split) -> dict[str, Any]:
+    baseline = fit_baseline(name, parts)
+    figures = {
+        on: measure(baseline.predict(part.indices), part.values).to_dict() if len(part) else None
+        for on, part in (("test", parts.test), ("valid", parts.valid))
+    }
+    rfe = (figures["test"] or {}).get("rfe")
+    return figures | {"parameters": baseline.n_parameters(), "epochs": 0, "success": rfe is not None and rfe < 1}
+
+
+def pace(history: Sequence[Epoch]) -> float:
+    """Seconds per epoch: medians of the phases, weighted, so that what is compiled once does not count."""
+    phases: dict[str, list[float]] = {}
+    for row in history:
+        phases.setdefault(row.phase, []).append(row.seconds)
+    return sum(len(seconds) * median(seconds) for seconds in phases.values()) / max(len(history), 1)
+
+
+def _joint(config: CompareConfig, spec: ModelSpec, seed: int, parts: Split, bias: Tables) -> dict[str, Any]:
+    recipe = spec.recipe(config.recipe, **config.recipe_changes)
+    budget = math.inf if config.budget is None else config.budget
+    fitted = fit(
+        spec.make(parts.train.shape, recipe),
+        parts,
+        recipe,
+        seed=seed,
+        device=config.device,
+        fallback=bias,
+        budget=budget,
+    )
+    test = evaluate_entries(fitted.predictor, parts.test.indices, parts.test.values)
+    valid = evaluate_entries(fitted.predictor, parts.valid.indices, parts.valid.values) if len(parts.valid) else None
+    learnt = fitted.outcome not in ("dead", "diverged")
+    return {
+        "test": test,
+        "valid": valid,
+        "parameters": fitted.model.n_parameters(),
+        "epochs": len(fitted.history),
+        "seconds": fitted.seconds,
+        "seconds_per_epoch": pace(fitted.history),
+        "success": learnt and test["rfe"] is not None and test["rfe"] < 1,
+        "outcome": fitted.outcome,
+        "restarts": fitted.restarts,
+        "attempts": fitted.attempts,
+        "nonlinear_dead": fitted.nonlinear_dead,
+        "device": pick_device(config.device).type,
+    }
+
+
 def _fit_file(path: Path, config: CompareConfig, planned: ComparedFit) -> Path:
     name = re.sub(r"[^A-Za-z0-9.=-]+", "_", config.models[planned.number])[:80]
     return path / CELLS / f"{planned.number:02d}-{name}-split{planned.split_seed}-seed{planned.seed}.json"
 
 
-def _stored(file: Path) -> dict[str, Any] | None:
-    """The record in the file of a fit, failed or not; ``None`` where there is none that can be read."""
+def _record(file: Path) -> dict[str, Any]:
+    """The record of a fit or of its failure; empty if no record can be read."""
     try:
-        result: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return result
-
-
-def _finished(file: Path) -> dict[str, Any] | None:
-    """The same; ``None`` where the fit has to be run (again)."""
-    result = _stored(file)
-    return None if result is None or "error" in result else result
+        return read_object(file)
+    except RunError:
+        return {}
 
 
 def _write_results(path: Path, config: CompareConfig, listener: Listener) -> list[dict[str, Any]]:
-    files = [_fit_file(path, config, planned) for planned in planned_fits(config)]
-    results = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-    rows = rows_of(config.models, results)
+    rows = finished_rows(config, path)
     write_text(path / "results.csv", as_csv(rows))
     write_text(path / "results.md", as_markdown(rows))
     try:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
-from jointensor.atomic import write_whole
-from jointensor.errors import MissingPackageError
+from jointensor.evaluation.pictures import BLUE, GREY, RED, save_picture
 
 COLUMNS = (
     "model", "rmse", "rmse_sd", "mae", "rfe", "skill", "parameters", "seconds", "seconds_per_epoch", "success_rate",
@@ -107,23 +105,15 @@ def _plain(value: float | None, digits: int) -> str:
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """``accuracy.png``: RMSE with its spread. ``accuracy_time.png``: RMSE against the time of a fit."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - an extra
-        from matplotlib.figure import Figure  # noqa: PLC0415
-    except ImportError:
-        raise MissingPackageError("drawing needs matplotlib: pip install jointensor[plot]") from None
-
     known = [row for row in rows if row["rmse"] is not None]
-    for name, draw_on in (("accuracy.png", _draw_accuracy), ("accuracy_time.png", _draw_time)):
-        figure = Figure(figsize=(8, 1.6 + 0.32 * max(len(known), 8)), layout="constrained")
-        FigureCanvasAgg(figure)
-        draw_on(figure.subplots(), known)
-        write_whole(path / name, partial(figure.savefig, dpi=110, format="png"))
+    size = (8, 1.6 + 0.32 * max(len(known), 8))
+    save_picture(path / "accuracy.png", size, lambda figure: _draw_accuracy(figure.subplots(), known))
+    save_picture(path / "accuracy_time.png", size, lambda figure: _draw_time(figure.subplots(), known))
 
 
 def _draw_accuracy(panel: Any, rows: Sequence[dict[str, Any]]) -> None:
     for place, row in enumerate(reversed(rows)):
-        colour = "#c0392b" if row["best"] else "#1f6f8b"
+        colour = RED if row["best"] else BLUE
         panel.errorbar(row["rmse"], place, xerr=row["rmse_sd"] or 0.0, fmt="o", color=colour, capsize=3, markersize=5)
     panel.set_yticks(range(len(rows)), [row["model"] for row in reversed(rows)], fontsize=8)
     panel.set_xlabel("test RMSE, mean and standard deviation over fits")
@@ -131,10 +121,10 @@ def _draw_accuracy(panel: Any, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _draw_time(panel: Any, rows: Sequence[dict[str, Any]]) -> None:
-    """Models as points, baselines, which take no time to speak of, as lines where they lie in the picture."""
+    """Models as points; baselines, whose time is negligible, as lines where they lie in the picture."""
     models = [row for row in rows if row["seconds_per_epoch"] is not None] or list(rows)
     for place, row in enumerate(models):
-        colour = "#c0392b" if row["best"] else "#1f6f8b"
+        colour = RED if row["best"] else BLUE
         seconds = max(row["seconds"], 1e-3)
         panel.errorbar(seconds, row["rmse"], yerr=row["rmse_sd"] or 0.0, fmt="o", color=colour, capsize=3, markersize=5)
         offset = (5, 4) if place % 2 else (5, -9)  # labels of neighbours apart
@@ -144,7 +134,7 @@ def _draw_time(panel: Any, rows: Sequence[dict[str, Any]]) -> None:
     low, high = panel.get_ylim()
     for row in rows:
         if row not in models and low - (high - low) < row["rmse"] < high + (high - low):
-            panel.axhline(row["rmse"], color="#9aa7b4", linewidth=1, linestyle="--")
+            panel.axhline(row["rmse"], color=GREY, linewidth=1, linestyle="--")
             panel.text(0.01, row["rmse"], row["model"], fontsize=7, transform=panel.get_yaxis_transform(), va="bottom")
     panel.set_xlabel("seconds per fit")
     panel.set_ylabel("test RMSE")

@@ -18,11 +18,12 @@ from jointensor.data.formats.base import ChunkedSource, Reading
 from jointensor.data.modes import Mode, find_mode
 from jointensor.data.queries import read_entries, scan_entries
 from jointensor.data.shard_writer import ShardedTensor, Share, load_shards, write_shards
-from jointensor.data.shards import read_header
+from jointensor.data.shards import Shards, read_header
 from jointensor.data.split import Split, SplitAssignment, SplitRule, split
 from jointensor.data.tensor import SparseTensor, join
 from jointensor.distributed.process_group import ProcessGroup
 from jointensor.errors import DataError, JointensorError, RunError
+from jointensor.evaluation.evaluate import Entries
 from jointensor.kernels import pick_engine
 from jointensor.models.blocks.spec import by_position, split_residual_blocks
 from jointensor.models.joint import JointModel
@@ -31,7 +32,6 @@ from jointensor.predictors.biases import fit_bias_streamed
 from jointensor.runs.config import AUTO, Listener, RunConfig
 from jointensor.runs.folder import CHECKPOINTS
 from jointensor.runs.memory_plan import MemoryPlan, check_labels, fits_in_memory
-from jointensor.runs.scoring import Entries
 from jointensor.solvers.data_parallel import sum_shares
 from jointensor.training.fit import Fit, fit
 from jointensor.training.from_disk import Request
@@ -68,8 +68,7 @@ class Dataset(Protocol):
     def counts(self) -> dict[str, int]:
         """Entries: ``train``, ``valid``, ``test`` and ``all``."""
 
-    @property
-    def shares(self) -> list[int]:
+    def entries_per_process(self, processes: ProcessGroup) -> list[int]:
         """Training entries that every process has in a fit."""
 
     @property
@@ -106,7 +105,6 @@ class InMemory:
     reading: Reading
     parts: Split
     test: Entries
-    shares: list[int]
     notes: list[str]
 
     @property
@@ -124,6 +122,10 @@ class InMemory:
         """Entries of every part."""
         parts = {"train": len(self.parts.train), "valid": len(self.parts.valid), "test": len(self.test[1])}
         return parts | {"all": len(self.reading.tensor)}
+
+    def entries_per_process(self, processes: ProcessGroup) -> list[int]:
+        """Every so many-th for each."""
+        return processes.shares(len(self.parts.train))
 
     @property
     def valid(self) -> SparseTensor:
@@ -178,6 +180,7 @@ class OnDisk:
     config: RunConfig
     processes: ProcessGroup
     shares: list[int]
+    """Training entries of every process."""
     notes: list[str]
 
     @property
@@ -196,6 +199,10 @@ class OnDisk:
         found = self.shards
         return {"train": found.summary.n, "valid": len(found.valid), "test": len(found.test), "all": found.entries}
 
+    def entries_per_process(self, processes: ProcessGroup) -> list[int]:
+        """Those of its shards."""
+        return self.shares
+
     @property
     def valid(self) -> SparseTensor:
         """Validation entries; a sample, where there are very many."""
@@ -213,7 +220,7 @@ class OnDisk:
     def held_out(self) -> Entries:
         """A sample of the test entries, or the validation entries where there are none."""
         if len(self.shards.test):
-            return self.shards.test.sample(MAX_REPORT_ENTRIES)
+            return _sample(self.shards.test, MAX_REPORT_ENTRIES)
         return self.valid.indices, self.valid.values
 
     def without_held_out(self) -> OnDisk:
@@ -233,7 +240,7 @@ class OnDisk:
 
     def sample(self) -> SparseTensor:
         """A sample of the training entries."""
-        return SparseTensor.part(*self.shards.train.sample(MAX_REPORT_ENTRIES), self.modes)
+        return SparseTensor.part(*_sample(self.shards.train, MAX_REPORT_ENTRIES), self.modes)
 
     def fit_baselines(self, processes: ProcessGroup) -> dict[str, Predictor]:
         """Mean and biases; tables and interpolation need all entries in memory."""
@@ -297,14 +304,14 @@ def read_in_chunks(folder: Path, config: RunConfig) -> ChunkedSource:
     return replace(source, modes=order_modes(source.modes, config.orders))
 
 
-def split_in_memory(config: RunConfig, reading: Reading, processes: ProcessGroup) -> InMemory:
+def split_in_memory(config: RunConfig, reading: Reading) -> InMemory:
     """Training, validation and test entries."""
     share = 0.0 if config.test_file else config.test
     parts = split(reading.tensor, rule=config.split, test=share, valid=config.valid, seed=config.split_seed)
     test: Entries = parts.test.indices, parts.test.values
     if config.test_file is not None:
         test = read_entries(config.test_file, reading.tensor.modes, reading.spec)
-    return InMemory(reading, parts, test, processes.shares(len(parts.train)), list(reading.notes))
+    return InMemory(reading, parts, test, list(reading.notes))
 
 
 def split_on_disk(
@@ -385,3 +392,13 @@ def _disk_notes(shards: ShardedTensor, config: RunConfig) -> list[str]:
     if len(shards.train) > MAX_REPORT_ENTRIES:
         notes.append(f"counts per label and values in the report are of {MAX_REPORT_ENTRIES:,} training entries")
     return notes
+
+
+def _sample(shards: Shards, wanted: int) -> Entries:
+    """About so many entries, of every shard in proportion."""
+    indices, values, share = [], [], min(1.0, wanted / len(shards))
+    for k, count in enumerate(shards.counts):
+        block, chosen = shards.read(k), np.random.default_rng(k).choice(count, round(share * count), replace=False)
+        indices.append(block.indices[chosen])
+        values.append(block.values[chosen])
+    return np.concatenate(indices), np.concatenate(values)

@@ -1,4 +1,4 @@
-"""The run folder: all that is needed to predict, and to know how the model came about.
+"""The run folder: everything that predictions need, and the record of how the model was made.
 
 config.json        what was asked: absolute source, its hash, every option
 checkpoints/       states of a training that is under way
@@ -19,7 +19,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,9 @@ from torch import nn
 from jointensor._version import __version__
 from jointensor.atomic import sha256, write_json, write_text, write_whole
 from jointensor.data.modes import Mode
-from jointensor.errors import JointensorError, KeptRunError, ProcessGroupError, RunError
+from jointensor.distributed.launch import restarted
+from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
+from jointensor.errors import DataError, JointensorError, KeptRunError, ProcessGroupError, RunError
 from jointensor.predictors.ensemble import Ensemble
 from jointensor.predictors.joint import JointPredictor
 from jointensor.predictors.storage import load_predictor, save_predictor
@@ -38,6 +40,8 @@ from jointensor.training.history import Epoch
 
 if TYPE_CHECKING:
     from jointensor.data.frames import TableSpec
+    from jointensor.runs.compare import CompareConfig
+    from jointensor.runs.config import RunConfig
 
 WEIGHTS, LABELS, METRICS, CONFIG = "model.safetensors", "labels.json", "metrics.json", "config.json"
 ENVIRONMENT = "environment.json"
@@ -63,22 +67,40 @@ class Run:
     metrics: dict[str, Any]
 
 
-@contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
-    """A folder that is removed again if the user is at fault; after any other failure it stays for ``--resume``."""
-    if path.exists():
-        raise RunError(f"{path} exists already; give another --out, or remove it")
+def options_of(config: RunConfig | CompareConfig) -> dict[str, Any]:
+    """Every option of a command, and the checksum of its source, as they are read from ``config.json``."""
+    source = Path(config.source)
+    if not source.is_file():
+        raise DataError(f"there is no file {source}")
+    options: dict[str, Any] = json.loads(json.dumps({"source_sha256": sha256(source), **asdict(config)}))
+    return options
+
+
+def make_folder(path: Path) -> None:
+    """A new folder, made before anything that takes long: a place that cannot be written to costs nothing."""
     try:
-        (path / CHECKPOINTS).mkdir(parents=True)
+        path.mkdir(parents=True)
+    except FileExistsError:
+        raise RunError(f"{path} exists already; give another --out, or remove it") from None
     except OSError as error:
         raise RunError(f"{path} cannot be made: {error.strerror or error}") from error
-    with _removed_on_failure(path):
-        yield path
 
 
 @contextmanager
-def _removed_on_failure(path: Path) -> Iterator[None]:
+def run_folder(path: Path, options: dict[str, Any], processes: ProcessGroup = SINGLE_PROCESS) -> Iterator[None]:
+    """The folder of a new run, with its configuration; only the first process touches it.
+
+    It is removed again if the user is at fault; after any other failure it stays for ``--resume``. Processes that
+    torchrun has started again continue in the folder of their earlier life: one with the same options that is not
+    finished. For a process that is alone a folder that exists is an error.
+    """
+    if not processes.first or (processes.shared and _was_begun(path, options)):
+        yield
+        return
+    make_folder(path)
     try:
+        make_folder(path / CHECKPOINTS)
+        write_json(path / CONFIG, options)
         yield
     except (ProcessGroupError, KeptRunError):
         raise
@@ -87,6 +109,26 @@ def _removed_on_failure(path: Path) -> Iterator[None]:
         if not (path / METRICS).exists() and not any((path / CHECKPOINTS).rglob("*.*")):
             shutil.rmtree(path, ignore_errors=True)
         raise
+
+
+def finished_before(path: Path, options: dict[str, Any], processes: ProcessGroup) -> dict[str, Any] | None:
+    """Metrics of a run that was finished when its processes were started again: what failed was its end."""
+
+    def find() -> dict[str, Any] | None:
+        if not processes.first or not processes.shared or not restarted() or not has_metrics(path):
+            return None
+        return read_metrics(path) if read_config(path) == options else None
+
+    return processes.decide(find)
+
+
+def _was_begun(path: Path, options: dict[str, Any]) -> bool:
+    if not (path / CONFIG).exists() or has_metrics(path):
+        return False
+    if read_config(path) != options:
+        raise RunError(f"{path} exists already, and was begun with other options; give another --out, or remove it")
+    (path / CHECKPOINTS).mkdir(exist_ok=True)
+    return True
 
 
 def write_model(
@@ -180,7 +222,7 @@ def _check_files(path: Path, checksums: Any) -> None:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """What a run was asked for."""
+    """The options of a run."""
     if not (path / CONFIG).exists():
         raise RunError(f"{path} is not a run folder: it has no {CONFIG}")
     return read_object(path / CONFIG)

@@ -34,7 +34,7 @@ class ModelSpec:
     text: str
     """As it was typed."""
     baseline: str | None = None
-    """The baseline it stands for; all that follows is of no use then."""
+    """The baseline, if it is one; the other fields are not used then."""
     rank: tuple[int, int] = (0, 0)
     linear: str | None = None
     nonlinear: str = "julia"
@@ -54,7 +54,7 @@ class ModelSpec:
 
 
 def parse_model(text: str) -> ModelSpec:
-    """What a name stands for.
+    """The model that a text names.
 
     >>> parse_model("julia-costco:4/16,layout=official")
     ModelSpec(text='julia-costco:4/16,layout=official', baseline=None, rank=(4, 16), linear=None,

@@ -9,13 +9,14 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from jointensor.atomic import sha256
 from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.errors import ConfigError, DataError, KeptRunError, ProcessGroupError, RunError
+from jointensor.evaluation.evaluate import Entries, calibrate_on, score
 from jointensor.predictors import Predictor
 from jointensor.runs.config import AUTO, Listener, RunConfig
 from jointensor.runs.dataset import (
@@ -35,17 +36,18 @@ from jointensor.runs.dataset import (
 from jointensor.runs.folder import (
     CHECKPOINTS,
     finish_run,
+    finished_before,
     has_metrics,
+    options_of,
     read_config,
     read_metrics,
+    run_folder,
     settle,
     write_model,
 )
 from jointensor.runs.memory_plan import memory_record
-from jointensor.runs.processes import check_same_source, communication_record, finished_before, run_folder
 from jointensor.runs.report import write_run_report
 from jointensor.runs.result import Figures, RunResult, Stages, Trained
-from jointensor.runs.scoring import Entries, calibrate_on, score
 from jointensor.runs.train import SEARCH_STORE, Context, train_fit, train_search
 from jointensor.training.checkpoint import Checkpoints
 from jointensor.training.fit import pick_device
@@ -67,17 +69,17 @@ def run(
     JointensorError
         If the source, an option or the folder is at fault. The folder is removed then, unless training had begun.
     """
-    source = Path(config.source)
-    if not source.is_file():
-        raise DataError(f"there is no file {source}")
-    checksum = sha256(source)
-    check_same_source(source, checksum, processes)
-    options = {"source_sha256": checksum, **asdict(config)}
+    options = options_of(config)
+    if processes.decide(lambda: options["source_sha256"]) != options["source_sha256"]:
+        raise DataError(
+            f"process {processes.rank} of {processes.size} reads another {config.source} than process 0: their "
+            "checksums differ; give all machines the same file"
+        )
     done = finished_before(out, options, processes)
     if done is not None:
         return RunResult(**done) if processes.first else None
-    with run_folder(out, options, processes) as path:
-        return _fill(path, config, listener or Listener(), processes)
+    with run_folder(out, options, processes):
+        return _fill(out, config, listener or Listener(), processes)
 
 
 def resume(path: Path, listener: Listener | None = None, processes: ProcessGroup = SINGLE_PROCESS) -> RunResult | None:
@@ -141,7 +143,7 @@ def read_and_split(context: Context, stages: Stages) -> Dataset:
         with stages("read"):
             reading = read_in_memory(config)
         with stages("split"):
-            dataset = split_in_memory(config, reading, context.processes)
+            dataset = split_in_memory(config, reading)
     shape = " × ".join(f"{mode.name} {mode.size:,}" for mode in dataset.modes)
     counts = dataset.counts
     context.note(*dataset.notes, f"{counts['all']:,} entries of {shape}")
@@ -153,16 +155,12 @@ def read_and_split(context: Context, stages: Stages) -> Dataset:
 
 def train(context: Context, dataset: Dataset, baselines: dict[str, Predictor]) -> Trained:
     """One fit, or a search over many."""
-    if context.config.rank == AUTO:
-        assert isinstance(dataset, InMemory)  # refused from disk
-        trained = train_search(context, dataset.without_validation())
-    else:
-        trained = train_fit(context, dataset, baselines)
-    if not trained.interrupted:
+    trained = train_search(context, dataset) if context.config.rank == AUTO else train_fit(context, dataset, baselines)
+    if not trained.record.interrupted:
         return trained
     note = f"stopped before its end, with the best model so far; to go on: jointensor fit --resume {context.path}"
     context.note(note)
-    return replace(trained, notes=[*trained.notes, note])
+    return replace(trained, record=replace(trained.record, notes=[*trained.record.notes, note]))
 
 
 def evaluate(
@@ -171,12 +169,14 @@ def evaluate(
     """Figures by part (``test``, ``valid``) and by predictor (``model``, ``joint`` and the baselines)."""
     valid = dataset.valid.indices, dataset.valid.values
     parts: dict[str, Callable[[], Iterable[Entries]]] = {"test": dataset.test_parts, "valid": lambda: [valid]}
-    found = {name: score(trained.judged, baselines, entries()) for name, entries in parts.items()}
+    found: dict[str, dict[str, Figures | None]] = {}
+    for part, entries in parts.items():
+        figures = score(trained.judged, entries(), baselines)
+        if trained.joint is not None:
+            figures["joint"] = score(trained.joint, entries())["model"]
+        found[part] = {name: one if one["n"] else None for name, one in figures.items()}
     if trained.out_of_fold is not None:
         found["valid"]["model"] = trained.out_of_fold
-    if trained.joint is not None:
-        for name, entries in parts.items():
-            found[name]["joint"] = score(trained.joint, {}, entries())["model"]
     return found
 
 
@@ -188,55 +188,36 @@ def write(
     stages: Stages,
 ) -> RunResult:
     """The run folder: model and labels, report, and ``metrics.json`` last; then what only training needed goes."""
-    path, config, processes = context.path, context.config, context.processes
-    searched = trained.search is not None
+    path, config, processes, record = context.path, context.config, context.processes, trained.record
+    searched = record.search is not None
     held_out = dataset.held_out()
-    if searched:  # a search has learnt from the validation entries
-        held_out = held_out if dataset.counts["test"] else (held_out[0][:0], held_out[1][:0])
+    counts = dataset.counts
+    if searched:  # it has learnt from the validation entries
+        held_out = held_out if counts["test"] else (held_out[0][:0], held_out[1][:0])
+        counts |= {"train": counts["train"] + counts["valid"], "valid": 0}
+    shape = [mode.size for mode in dataset.modes]
     judged, kept = trained.judged, trained.kept
     if not trained.calibrated:
-        shape = tuple(mode.size for mode in dataset.modes)
-        calibration = calibrate_on(judged, held_out, shape)
+        calibration = calibrate_on(judged, held_out, tuple(shape))
         judged, kept = (replace(one, calibration=calibration) for one in (judged, kept))
-    checksums = write_model(path, kept, dataset.modes, dataset.spec, trained.history)
-    joint = {"joint": {part: figures[part]["joint"] for part in ("test", "valid")}} if trained.joint else {}
-    counts = dataset.counts
-    if searched:
-        counts |= {"train": counts["train"] + counts["valid"], "valid": 0}
+    joint = {"joint": {part: figures[part]["joint"] for part in figures}} if trained.joint else {}
+    more = {"returned": record.returned | joint, "notes": [*dataset.notes, *record.notes]}
     result = RunResult(
+        **vars(record) | more,
         test=figures["test"]["model"],
         valid=figures["valid"]["model"],
-        baselines={name: {part: figures[part].get(name) for part in ("test", "valid")} for name in BASELINES},
-        returned=trained.returned | joint,
-        outcome=trained.outcome,
-        interrupted=trained.interrupted,
-        restarts=trained.restarts,
-        attempts=trained.attempts,
-        failed=trained.failed,
-        nonlinear_dead=trained.nonlinear_dead,
-        fits=trained.fits,
-        epochs=trained.epochs,
-        resumed_from_epoch=trained.resumed_epochs or None,
-        parameters=trained.parameters,
+        baselines={name: {part: figures[part].get(name) for part in figures} for name in BASELINES},
         seconds=time.monotonic() - context.begin,
         steps=stages.seconds(),
-        engine=trained.engine,
         device=pick_device(_device(config, dataset)).type,
         world_size=processes.size,
-        entries_per_rank=[counts["train"]] * processes.size if searched else dataset.shares,
-        linear=trained.linear,
-        first=trained.first,
-        ridge=trained.ridge,
-        collapsed=trained.collapsed,
+        entries_per_rank=[counts["train"]] * processes.size if searched else dataset.entries_per_process(processes),
         seed=config.seed,
         split=config.split_record() | dataset.split_record,
-        shape=[mode.size for mode in dataset.modes],
+        shape=shape,
         entries=counts,
-        search=trained.search,
-        communication=communication_record(processes, trained.fits if searched else trained.epochs or 0),
-        memory=None,
-        notes=[*dataset.notes, *trained.notes],
-        files=checksums,
+        communication=_communication(processes, record.fits if searched else record.epochs or 0),
+        files=write_model(path, kept, dataset.modes, dataset.spec, trained.history),
     )
     sample = dataset.sample()
     try:
@@ -248,9 +229,17 @@ def write(
         if config.memory is not None:
             result = replace(result, memory=memory_record(config.memory))
         finish_run(path, result.to_dict())
-    if not trained.interrupted:
+    if not record.interrupted:
         _remove_checkpoints(path / CHECKPOINTS)
     return result
+
+
+def _communication(processes: ProcessGroup, passes: int) -> dict[str, float] | None:
+    """Bytes that the first process has sent, in all, by operation and per pass; ``None`` for a single process."""
+    if not processes.shared:
+        return None
+    total, operations = sum(processes.wire.values()), {name: count for name, count in processes.wire.items() if count}
+    return {"epochs": passes, "bytes": total, "bytes_per_epoch": total / max(passes, 1), **operations}
 
 
 def _device(config: RunConfig, dataset: Dataset) -> str:

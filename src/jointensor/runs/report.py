@@ -15,15 +15,13 @@ from jointensor.predictors.ensemble import Ensemble
 from jointensor.predictors.joint import JointPredictor
 from jointensor.report.facts import component_facts, data_facts, filled_facts, history_facts, quality_facts
 from jointensor.report.pages import render_comparison, render_run
+from jointensor.report.settings import SETTINGS
 from jointensor.runs.compare_table import TITLES, rows_of, shown_fields
 from jointensor.runs.folder import CELLS, CONFIG, ENVIRONMENT, METRICS, read_object
 from jointensor.training.history import Epoch
 
 if TYPE_CHECKING:
-    from jointensor.runs.scoring import Entries
-
-MAX_SAMPLED_DENSITY = 0.001
-"""Share of observed cells up to which cells missing in a sample are taken to be missing."""
+    from jointensor.evaluation.evaluate import Entries
 
 FACTS, PAGE = "report.json", "report.html"
 
@@ -71,7 +69,7 @@ def write_run_report(
     }
     if entries is not None:
         facts["data"] |= {"entries": entries, "density": entries / math.prod(tensor.shape)}
-        if facts["data"]["density"] > MAX_SAMPLED_DENSITY:  # what is missing in a sample may well be there
+        if facts["data"]["density"] > SETTINGS.max_sampled_density:  # what is missing in a sample may well be there
             facts["filled"]["rows"] = []
     write_json(path / FACTS, facts)
     write_text(path / PAGE, render_run(facts, metrics, read_object(path / CONFIG), read_object(path / ENVIRONMENT)))

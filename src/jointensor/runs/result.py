@@ -16,96 +16,85 @@ Figures = dict[str, Any]
 """``{rmse, mae, rfe, n, warm: {…}, cold: {…}}``."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrainingRecord:
+    """What ``metrics.json`` says of the training stage, whether it was one fit or a search."""
+
+    returned: dict[str, Any]
+    """Which model was kept, whether it was trained on all entries, and the joint model's figures if it was not kept."""
+    outcome: str
+    """``converged``, ``budget``, ``diverged``, ``dead``, or ``interrupted``."""
+    interrupted: bool
+    """Whether the run was stopped before its end; ``--resume`` continues it."""
+    restarts: int = 0
+    attempts: list[dict[str, Any]] = field(default_factory=list)
+    failed: bool = False
+    nonlinear_dead: bool = False
+    fits: int
+    """Models that were trained, restarts not counted."""
+    epochs: int | None = None
+    """Passes over the training entries, as in ``history.jsonl``; ``None`` of a search, which keeps no history."""
+    resumed_from_epoch: float | None = None
+    parameters: int
+    engine: str
+    linear: str
+    first: str | None = None
+    ridge: float | None = None
+    collapsed: list[str] = field(default_factory=list)
+    search: dict[str, Any] | None = None
+    """Candidates, weights and the reason, of a search."""
+    notes: list[str]
+
+
 @dataclass(frozen=True)
 class Trained:
-    """What the training stage hands on, whether it was one fit or a search."""
+    """What the training stage hands on."""
 
     judged: JointPredictor | Ensemble
     """The predictor that is evaluated on test entries."""
     kept: JointPredictor | Ensemble
     """The predictor that is stored; another one where the model was trained once more on all entries."""
-    returned: dict[str, Any]
-    """Which model ``kept`` is."""
-    outcome: str
-    linear: str
-    engine: str
-    parameters: int
-    fits: int = 1
-    epochs: int | None = None
-    restarts: int = 0
-    attempts: list[dict[str, Any]] = field(default_factory=list)
-    failed: bool = False
-    nonlinear_dead: bool = False
-    first: str | None = None
-    ridge: float | None = None
-    collapsed: list[str] = field(default_factory=list)
+    record: TrainingRecord
     history: list[Epoch] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
     joint: JointPredictor | None = None
     """The joint model, where a baseline is returned in its place."""
     out_of_fold: Figures | None = None
     """Figures on out-of-fold entries, of a search; they stand for those on validation entries."""
-    search: dict[str, Any] | None = None
-    """Candidates, weights and the reason, of a search."""
     calibrated: bool = False
     """Whether ``judged`` has its intervals already."""
-    interrupted: bool = False
-    resumed_epochs: float = 0.0
 
 
-@dataclass(frozen=True)
-class RunResult:
+@dataclass(frozen=True, kw_only=True)
+class RunResult(TrainingRecord):
     """What ``metrics.json`` holds; every run has every key, ``None`` where it has nothing to say."""
 
     test: Figures | None
     valid: Figures | None
     """On validation entries; of a search, on out-of-fold entries."""
     baselines: dict[str, dict[str, Figures | None]]
-    returned: dict[str, Any]
-    """Which model was kept, whether it was trained on all entries, and the joint model's figures if it was not kept."""
-    outcome: str
-    """``converged``, ``budget``, ``diverged``, ``dead``, or ``interrupted``."""
-    interrupted: bool
-    """Whether the run was stopped before its end; ``--resume`` goes on with it."""
-    restarts: int
-    attempts: list[dict[str, Any]]
-    failed: bool
-    nonlinear_dead: bool
-    fits: int
-    """Models that were trained, restarts not counted."""
-    epochs: int | None
-    """Passes over the training entries, as in ``history.jsonl``; ``None`` of a search, which keeps no history."""
-    resumed_from_epoch: float | None
-    parameters: int
     seconds: float
     """Since the run began, earlier parts of a resumed run included."""
     steps: dict[str, float]
     """Seconds of every stage of the pipeline, in order."""
-    engine: str
     device: str
     world_size: int
     entries_per_rank: list[int]
-    linear: str
-    first: str | None
-    ridge: float | None
-    collapsed: list[str]
     seed: int
     split: dict[str, Any]
     shape: list[int]
     entries: dict[str, int]
     """How many there are: ``train``, ``valid``, ``test`` and ``all``."""
-    search: dict[str, Any] | None
     communication: dict[str, float] | None
     """Bytes that the first of several processes has sent."""
-    memory: dict[str, int | None] | None
+    memory: dict[str, int | None] | None = None
     """Bytes that ``--memory`` allowed, and the most that were taken."""
-    notes: list[str]
     files: dict[str, str]
     """Checksums of the files that predictions depend on."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The content of ``metrics.json``."""
-        return asdict(self)
+        """The content of ``metrics.json``, figures first."""
+        data = asdict(self)
+        return {name: data.pop(name) for name in ("test", "valid", "baselines")} | data
 
 
 class Stages:

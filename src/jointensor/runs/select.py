@@ -22,20 +22,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jointensor.atomic import write_json, write_text, write_whole
+from jointensor.atomic import write_json, write_text
 from jointensor.data.split import Split, make_folds
 from jointensor.data.tensor import SparseTensor
-from jointensor.errors import ConfigError, RunError
+from jointensor.errors import ConfigError
+from jointensor.evaluation.pictures import save_picture
 from jointensor.models.joint import JointModel
-from jointensor.predictors import fit_bias
+from jointensor.predictors import Predictor, fit_bias
+from jointensor.runs.folder import make_folder
 from jointensor.training.fit import fit
 from jointensor.training.recipe import make_recipe
 
-MAX_STANDARD_ERRORS, TOLERANCE = 1.0, 0.005
-"""Standard errors, and share of the least squared error, within which a simpler model is as good as the best."""
 
-MIN_GAIN = 0.02
-"""Share of the least squared error below which gains of components do not differ."""
+@dataclass(frozen=True)
+class SelectSettings:
+    """Numbers of the choice; shares are of the least squared error."""
+
+    max_standard_errors: float = 1.0
+    """Standard errors within which a simpler model is as good as the best."""
+    tolerance: float = 0.005
+    """Share within which it is as good, too: so little does not matter, however small the standard error."""
+    min_gain: float = 0.02
+    """Share below which gains of components do not differ."""
+
+
+SETTINGS = SelectSettings()
 
 RECIPE = make_recipe("default", fall_back=False, first="linear")
 """How every R/F is fitted: as it is, without falling back to a baseline."""
@@ -113,26 +124,21 @@ def select(
     for rank in grid:
         _model(tensor.shape, rank)  # one that cannot be made is refused before the first fit
     places = make_folds(tensor, (), seed)
-    results, without = [], []
+    nothing = tensor.take(np.zeros(0, dtype=np.int64))
+    parts = []
     for fold in range(folds):
         train, valid = (tensor.take(np.flatnonzero(side)) for side in (places != fold, places == fold))
-        without.append((fit_bias(train, valid).predict(valid.indices) - valid.values) ** 2)
+        parts.append(Split(train, valid, nothing, rule="fold"))
+    results = []
     for rank in grid:
         begin = time.monotonic()
-        errors, parameters = [], 0
-        for fold in range(folds):
-            parts = Split(
-                tensor.take(np.flatnonzero(places != fold)),
-                tensor.take(np.flatnonzero(places == fold)),
-                tensor.take(np.zeros(0, dtype=np.int64)),
-                rule="fold",
-            )
-            tried = [_errors(parts, rank, seed + start, device, engine) for start in range(starts)]
-            best, parameters = min(tried, key=lambda one: float(one[0].mean()))
-            errors.append(best)
-        results.append(RankResult(rank, np.concatenate(errors), parameters, time.monotonic() - begin))
+        tried = [[_errors(one, rank, seed + start, device, engine) for start in range(starts)] for one in parts]
+        best = [min(fits, key=lambda errors: float(errors.mean())) for fits in tried]
+        parameters = _model(tensor.shape, rank).n_parameters()
+        results.append(RankResult(rank, np.concatenate(best), parameters, time.monotonic() - begin))
         on_result(results[-1])
-    return choose(results, float(np.mean(np.concatenate(without))))
+    biases = [_squared(fit_bias(one.train, one.valid), one.valid) for one in parts]
+    return choose(results, float(np.mean(np.concatenate(biases))))
 
 
 def choose(results: list[RankResult], base: float | None = None) -> Selection:
@@ -146,7 +152,7 @@ def choose(results: list[RankResult], base: float | None = None) -> Selection:
 def as_good(result: RankResult, best: RankResult) -> bool:
     """Whether a result is within one standard error of the best, or so close that it does not matter."""
     difference, noise = paired(result.errors, best.errors)
-    return difference <= max(MAX_STANDARD_ERRORS * noise, TOLERANCE * float(best.errors.mean()))
+    return difference <= max(SETTINGS.max_standard_errors * noise, SETTINGS.tolerance * float(best.errors.mean()))
 
 
 def identify(results: Sequence[RankResult], base: float) -> int | None:
@@ -166,7 +172,7 @@ def identify(results: Sequence[RankResult], base: float) -> int | None:
     if len(alone) < 2 or set(alone) != set(range(1, len(alone) + 1)):
         return None
     errors = [base, *(alone[r] for r in sorted(alone))]
-    floor = MIN_GAIN * min(errors)
+    floor = SETTINGS.min_gain * min(errors)
     gains = [max(before - after, floor) for before, after in pairwise(errors)]
     last = len(gains) - (1 if len(gains) < 5 else 2)  # a single gain may be small by chance
     ratios = [min(gains[:k]) / max(gains[k:]) for k in range(1, last + 1)]
@@ -183,27 +189,20 @@ def _model(shape: Sequence[int], rank: tuple[int, int]) -> JointModel:
     return JointModel(shape, rank, linear=RECIPE.linear(rank[0]))
 
 
-def _errors(
-    parts: Split, rank: tuple[int, int], seed: int, device: str, engine: str
-) -> tuple[NDArray[np.float64], int]:
-    model = _model(parts.train.shape, rank)
-    found = fit(model, parts, RECIPE, seed=seed, device=device, engine=engine)
-    error = found.predict(parts.valid.indices) - parts.valid.values
-    return error.astype(np.float64) ** 2, model.n_parameters()
+def _errors(parts: Split, rank: tuple[int, int], seed: int, device: str, engine: str) -> NDArray[np.float64]:
+    """Squared errors of a fit, one per left-out entry."""
+    found = fit(_model(parts.train.shape, rank), parts, RECIPE, seed=seed, device=device, engine=engine)
+    return _squared(found.predictor, parts.valid)
+
+
+def _squared(predictor: Predictor, entries: SparseTensor) -> NDArray[np.float64]:
+    return (predictor.predict(entries.indices) - entries.values).astype(np.float64) ** 2
 
 
 @contextmanager
 def selection_folder(out: Path) -> Iterator[Path]:
-    """A new folder, made before the fits that will fill it: a place that cannot be written to costs no hours.
-
-    Nothing of a selection can be continued, so a folder that stays empty is removed again.
-    """
-    try:
-        out.mkdir(parents=True)
-    except FileExistsError:
-        raise RunError(f"{out} exists already; give another --out, or remove it") from None
-    except OSError as error:
-        raise RunError(f"{out} cannot be made: {error.strerror or error}") from error
+    """A new folder for the result; nothing of a selection can be continued, so one that stays empty is removed."""
+    make_folder(out)
     try:
         yield out
     finally:
@@ -220,15 +219,11 @@ def write_selection(selection: Selection, out: Path) -> None:
     write_text(out / "grid.csv", text.getvalue())
     found = {"chosen": selection.chosen, "best": selection.best, "identified_rank": selection.identified}
     write_json(out / "selection.json", found)
-    write_whole(out / "grid.png", lambda draft: draw(selection, draft))
+    save_picture(out / "grid.png", (6, 4), lambda figure: _draw(figure.subplots(), selection))
 
 
-def draw(selection: Selection, path: Path) -> None:
+def _draw(panel: Any, selection: Selection) -> None:
     """Validation error over R, a line per F, as in figure 3 of the paper."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 - only for a picture
-
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    panel = figure.subplots()
     for f in dict.fromkeys(result.rank[1] for result in selection.results):
         mine = sorted((one for one in selection.results if one.rank[1] == f), key=lambda one: one.rank[0])
         panel.plot([result.rank[0] for result in mine], [result.rmse for result in mine], "o-", label=f"F = {f}")
@@ -239,4 +234,3 @@ def draw(selection: Selection, path: Path) -> None:
     panel.set_xlabel("multilinear components R")
     panel.set_ylabel("RMSE of entries that were left out")
     panel.legend(frameon=False)
-    figure.savefig(path, dpi=110, format="png")

@@ -13,17 +13,17 @@ import numpy as np
 from jointensor.data.split import Split
 from jointensor.distributed.process_group import ProcessGroup
 from jointensor.kernels import pick_engine
-from jointensor.metrics import measure
+from jointensor.metrics import Metrics, measure
 from jointensor.models.blocks import Piece
 from jointensor.models.blocks.spec import split_residual_blocks
 from jointensor.predictors import Predictor
-from jointensor.predictors.ensemble import Ensemble
+from jointensor.predictors.ensemble import Ensemble, Member
 from jointensor.predictors.joint import JointPredictor
+from jointensor.predictors.residual_stack import fit_residual_stack
 from jointensor.runs.config import Listener, RunConfig
 from jointensor.runs.dataset import Dataset, InMemory, linear_blocks, make_model
 from jointensor.runs.folder import CHECKPOINTS
-from jointensor.runs.residuals import RESIDUAL_FOLDS, stack_on_residuals
-from jointensor.runs.result import Trained
+from jointensor.runs.result import Trained, TrainingRecord
 from jointensor.search.search import search
 from jointensor.search.settings import SETTINGS
 from jointensor.training.checkpoint import Checkpoints
@@ -33,6 +33,9 @@ from jointensor.training.schedule import schedule_of
 
 SEARCH_STORE = "search"
 """Folder of the fits that a search has finished, among the checkpoints."""
+
+RESIDUAL_FOLDS = 3
+"""Folds that give every training entry one residual of a model that did not see it; each costs a fit."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ class Context:
 
 
 def train_fit(run: Context, dataset: Dataset, baselines: dict[str, Predictor]) -> Trained:
-    """Fit one model; then residual models and the fit to all entries, where they were asked for."""
+    """Fit one model; then residual models and the fit to all entries, if the options ask for them."""
     config = run.config
     recipe = make_recipe(config.recipe, **config.recipe_changes)
     model = make_model(config, recipe, dataset.modes)
@@ -89,38 +92,37 @@ def train_fit(run: Context, dataset: Dataset, baselines: dict[str, Predictor]) -
     again = config.refit and fitted.returned == "joint" and isinstance(judged, JointPredictor) and not run.stopped
     refitted = _fit_all_entries(run, dataset, fitted) if again else None
     kept: JointPredictor | Ensemble = judged if refitted is None else refitted.predictor
-    return Trained(
-        judged=judged,
-        kept=kept,
+    record = TrainingRecord(
         returned={"model": fitted.returned, "refit": refitted is not None},
         outcome=fitted.outcome,
-        linear=fitted.model.linear,
-        engine=fitted.engine,
-        parameters=fitted.model.n_parameters(),
-        fits=fits + again,
-        epochs=len(fitted.history),
+        interrupted=run.stopped,
         restarts=fitted.restarts,
         attempts=fitted.attempts,
         failed=fitted.failed,
         nonlinear_dead=fitted.nonlinear_dead,
+        fits=fits + again,
+        epochs=len(fitted.history),
+        resumed_from_epoch=sum(one.resumed_epochs for one in run.fits) or None,
+        parameters=fitted.model.n_parameters(),
+        engine=fitted.engine,
+        linear=fitted.model.linear,
         first=fitted.first,
         ridge=fitted.ridge,
         collapsed=fitted.collapsed,
-        history=fitted.history,
         notes=[*fitted.notes, *notes],
-        joint=None if fitted.returned == "joint" else replace(fitted.predictor, returned="joint"),
-        interrupted=run.stopped,
-        resumed_epochs=sum(one.resumed_epochs for one in run.fits),
     )
+    joint = None if fitted.returned == "joint" else replace(fitted.predictor, returned="joint")
+    return Trained(judged, kept, record, fitted.history, joint)
 
 
-def train_search(run: Context, dataset: InMemory) -> Trained:
+def train_search(run: Context, dataset: Dataset) -> Trained:
     """Choose, fit and mix models by cross-validation over training and validation entries.
 
     Of several processes each has all entries and makes some of the fits; the first one plans.
     """
     config, processes = run.config, run.processes
-    entries = dataset.parts.train
+    assert isinstance(dataset, InMemory)  # refused from disk
+    entries = dataset.without_validation().parts.train
     seconds = SETTINGS.seconds if config.budget is None else config.budget
     kind, _, names = config.split.partition(":")
     found = search(
@@ -138,23 +140,20 @@ def train_search(run: Context, dataset: InMemory) -> Trained:
     )
     held_out = np.isfinite(found.predicted)
     figures = measure(found.predicted[held_out], entries.values[held_out]).to_dict()
-    nothing = {"n": 0, "rmse": None, "mae": None, "rfe": None}
     shared = [f"whole fits were shared out to {processes.size} processes; each has all entries"]
-    return Trained(
-        judged=found.predictor,
-        kept=found.predictor,
+    record = TrainingRecord(
         returned={"model": "auto", "refit": True},
         outcome=found.outcome,
-        linear=found.chosen,
-        engine=pick_engine(config.engine, pick_device(config.device).type).name,
-        parameters=found.predictor.n_parameters(),
-        fits=sum(row["folds"] for row in found.trials),
-        notes=[*(shared if processes.shared else []), found.reason],
-        out_of_fold=figures | {"warm": figures, "cold": nothing},
-        search={"trials": found.trials, "simplest": found.simplest, "reason": found.reason, **found.figures},
-        calibrated=True,
         interrupted=found.interrupted,
+        fits=sum(row["folds"] for row in found.trials),
+        parameters=found.predictor.n_parameters(),
+        engine=pick_engine(config.engine, pick_device(config.device).type).name,
+        linear=found.chosen,
+        search={"trials": found.trials, "simplest": found.simplest, "reason": found.reason, **found.figures},
+        notes=[*(shared if processes.shared else []), found.reason],
     )
+    out_of_fold = figures | {"warm": figures, "cold": Metrics().to_dict()}
+    return Trained(found.predictor, found.predictor, record, out_of_fold=out_of_fold, calibrated=True)
 
 
 def _with_residual_models(
@@ -175,6 +174,45 @@ def _with_residual_models(
     notes = [f"{name} reduced the held-out squared error by {gain:.1%}" for name, gain in gains]
     run.note(*notes)
     return stacked, notes, 1 + RESIDUAL_FOLDS
+
+
+def stack_on_residuals(
+    fitted: Fit, parts: Split, blocks: Sequence[Piece], fit_again: Callable[[Split], Fit], seed: int
+) -> tuple[Ensemble, list[tuple[str, float]]]:
+    """The fitted model with residual models, and by which share each reduced the held-out squared error.
+
+    They learn from residuals of held-out training entries, so the model is fitted once more to the complement of each
+    fold; the model that predicts is the one that was fitted to all training entries.
+
+    Parameters
+    ----------
+    fitted
+        The model.
+    parts
+        The entries it was fitted to.
+    blocks
+        Blocks that are fitted to residuals (``tables``, ``local:N``), modes by position.
+    fit_again
+        Fits the same model to another split.
+    seed
+        Of the folds.
+    """
+    train = parts.train
+    member = Member("joint", 1.0, (fitted.predictor,))
+    bounds = float(train.values.min()), float(train.values.max())
+    fallback = fitted.predictor.fallback
+    if len(train) < RESIDUAL_FOLDS:  # no folds, no residuals
+        return Ensemble((member,), (), fallback, *bounds), []
+    folds = np.random.default_rng([seed, 6]).permutation(len(train)) % RESIDUAL_FOLDS  # (entries,)
+    residuals = np.empty(len(train))
+    for fold in range(RESIDUAL_FOLDS):
+        out = np.flatnonzero(folds == fold)
+        some = Split(train.take(np.flatnonzero(folds != fold)), parts.valid, parts.test, parts.rule, parts.seed)
+        residuals[out] = train.values[out] - fit_again(some).predict(train.indices[out])
+    along = [piece.numbers[0] for piece in blocks if piece.kind.residual_model == "kriging"]
+    tables = any(piece.kind.residual_model == "tables" for piece in blocks)
+    stack = fit_residual_stack(train, residuals, folds, tables=tables, along=along)
+    return Ensemble((member,), stack.models, fallback, *bounds), list(stack.notes)
 
 
 def residual_blocks(config: RunConfig, fitted: Fit, dataset: Dataset) -> Sequence[Piece]:

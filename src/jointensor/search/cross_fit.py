@@ -185,15 +185,14 @@ class CrossFitter:
         if not job.admitted():
             return FitResult()
         try:
-            part, seconds = self._store.load(job.key) or self._timed(job)
+            stored = self._store.load(job.key)
+            if stored is None:
+                self._warm_up(job.candidate)
+            begin = self._clock()
+            part, seconds = stored or (job.fit(), self._clock() - begin)
             return FitResult(part, seconds) if job.fold is None else self._predicted(part, seconds, job.fold)
         except FAILURES as error:
             return FitResult(failure=str(error).partition("\n")[0])
-
-    def _timed(self, job: FitJob) -> tuple[Predictor, float]:
-        self._warm_up(job.candidate)
-        begin = self._clock()
-        return job.fit(), self._clock() - begin
 
     def _predicted(self, part: Predictor, seconds: float, fold: int) -> FitResult:
         """The result with predictions for the fold's entries."""

@@ -20,7 +20,11 @@ class Request:
     split: str = "standard"
     searches: bool = False
 
-    def whole_block(self) -> str:
+    def exact(self) -> bool:
+        """Whether rows of g are solved for."""
+        return self.recipe.solves and bool(self.linear)
+
+    def whole_blocks(self) -> str:
         """The first block whose rows need all entries at once; empty where there is none."""
         positions: dict[str, int] = {}  # which modes they are does not matter here, only that they differ
         pieces = parse_blocks(self.linear, lambda name: positions.setdefault(name, len(positions)))
@@ -37,30 +41,33 @@ class Refusal:
     instead: str
 
 
+def _option(text: str, given: Callable[[Request], object]) -> Callable[[Request], str]:
+    return lambda request: text if given(request) else ""
+
+
 REFUSALS = {
     "search": Refusal(
-        lambda r: "--rank auto" if r.searches else "",
-        "candidates such as trees, tables and Gibbs samplers need all entries at once, and a search on a sample would "
-        "choose for the sample",
-        "give --rank R/F, for instance one that a search on some of the entries chose",
+        _option("--rank auto", lambda request: request.searches),
+        "most of its candidates need all entries at once",
+        "give --rank R/F",
     ),
     "split": Refusal(
-        lambda r: "" if r.split.partition(":")[0] in ("standard", "first") else f"--split {r.split}",
+        lambda request: "" if request.split.partition(":")[0] in ("standard", "first") else f"--split {request.split}",
         "whole slices of the tensor are drawn from the labels of all entries",
         "give --split standard or first:N",
     ),
     "block": Refusal(
-        lambda r: (name := r.whole_block()) and f"block '{name}'",
+        lambda request: (name := request.whole_blocks()) and f"block '{name}'",
         "its solution is not made of sums over entries in any order",
         "leave it out",
     ),
     "gibbs": Refusal(
-        lambda r: "linear_solver=gibbs" if r.recipe.linear_solver == "gibbs" else "",
+        _option("linear_solver=gibbs", lambda request: request.recipe.linear_solver == "gibbs"),
         "a chain is hundreds of passes over the entries, with noise for each of them",
         "leave it out",
     ),
     "huber": Refusal(
-        lambda r: "loss=huber" if r.recipe.loss == "huber" and r.recipe.solves and r.linear else "",
+        _option("loss=huber", lambda request: request.exact() and request.recipe.loss == "huber"),
         "the exact solver weighs every entry by its last residual",
         "add --set linear_solver=adam",
     ),

@@ -7,7 +7,7 @@ import threading
 import time
 from pathlib import Path
 
-from jointensor.runs.workers import end_with_parent
+from jointensor.runs.compare import end_with_parent
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 120.0
