@@ -224,7 +224,7 @@ GOOD = {"a": ["x", "y"], "b": ["1", "2"], "v": ["1", "2"]}
         ({}, ["a", "b"], "nope", "there is no column 'nope'; the columns are a, b, v"),
         ({}, ["a"], "v", "at least two modes, this one has 1"),
         ({}, ["a", "a"], "v", "mode names must differ, got a, a"),
-        ({}, ["a", "c=MAX(b)"], "v", "mode 'c=MAX(b)' gives 1 labels for 2 rows"),
+        ({}, ["a", "c=MAX(b)"], "v", "'MAX(b)': unsupported function 'max'"),
         ({"v": ["1", "three"]}, ["a", "b"], "v", "row 2: the value 'three' in column 'v' is not a number"),
         ({"v": ["1", " 2"]}, ["a", "b"], "v", "row 2: the value ' 2' in column 'v' is not a number"),
         ({"v": ["nan", "1"]}, ["a", "b"], "v", "row 1: the value in column 'v' is nan; values must be finite"),

@@ -275,7 +275,7 @@ def test_a_table_in_chunks_is_the_table(tmp_path, monkeypatch, rule, ending):
     path = tmp_path / f"a.{ending}"
     write_table(frame, path)
     spec = TableSpec.of(["user", "day=day(when)", "lat=ROUND(lat, 0)"], "x", duplicates=rule)
-    source, whole = scan_table_source(path, spec, 500, tmp_path / "sorting", held=200), read_tensor(path, spec)
+    source, whole = scan_table_source(path, spec, 200, tmp_path / "sorting"), read_tensor(path, spec)
     indices, values = _whole(source)
     np.testing.assert_array_equal(indices, whole.tensor.indices)
     np.testing.assert_allclose(values, whole.tensor.values, rtol=1e-6)
@@ -363,19 +363,33 @@ def test_fields_in_quotes_may_hold_lines_wherever_blocks_end(tmp_path, monkeypat
         np.testing.assert_array_equal(_whole(source)[0], whole.indices)
 
 
-def test_tables_that_only_all_rows_explain_are_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize("codes", ["", "007"])
+def test_columns_are_numbers_or_text_by_all_their_rows(tmp_path, codes):
+    """A code, or a number that is not whole, decides, though it comes last."""
+    rows = [f"{k},{k % 3},{k}" for k in range(50)] + ["50,2.5,1", f"51,{codes},1" if codes else "52,2,1"]
+    (tmp_path / "a.csv").write_text("a,b,v\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    spec = TableSpec.of(["a", "b=b || '-'"], "v")
+    whole = read_tensor(tmp_path / "a.csv", spec)
+    source = scan_table_source(tmp_path / "a.csv", spec, 7, tmp_path / "sorting")
+    assert source.modes == whole.tensor.modes
+    assert source.spec == whole.spec
+    assert whole.spec.modes[1].types == {"b": "String" if codes else "Float64"}
+    assert ("007-" in whole.tensor.modes[1].labels) == bool(codes)
+
+
+def test_faults_of_tables_in_chunks_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr("jointensor.data.formats.base.BLOCK", 100)
     (tmp_path / "a.csv").write_text("a,b,v\n" + "".join(f"{k % 5},{k},{k}\n" for k in range(50)), encoding="utf-8")
-    whole = TableSpec.of(["a", "far=b - AVG(b)"], "v")
-    with pytest.raises(DataError, match=r"cannot be read in chunks .*leave out --memory"):
-        scan_table_source(tmp_path / "a.csv", whole, 20, tmp_path / "sorting")
+    same = TableSpec.of(["c=a * 0", "d=a * 0 || ''"], "v", duplicates="sum")
+    with pytest.raises(DataError, match=r"more than 20 rows share the cell c=0, d=0; aggregate them first"):
+        scan_table_source(tmp_path / "a.csv", same, 20, tmp_path / "sorting")
     twice = TableSpec.of(["a", "half=FLOOR(b / 10)"], "v")
     with pytest.raises(DataError, match="share their cell with another row"):
         scan_table_source(tmp_path / "a.csv", twice, 20, tmp_path / "sorting")
     (tmp_path / "b.csv").write_text(
         "a,b,v\n" + "".join(f"{k},{k},{k}\n" for k in range(30)) + "31,,2\n", encoding="utf-8"
     )
-    with pytest.raises(DataError, match=r"nothing for mode 'b'.*rows counted from \d+ on"):
+    with pytest.raises(DataError, match=r"row 31 has nothing for mode 'b'"):
         scan_table_source(tmp_path / "b.csv", TableSpec.of(["a", "b"], "v"), 20, tmp_path / "sorting")
     with pytest.raises(ConfigError, match="is a table: name its modes"):
         scan_source(tmp_path / "a.csv", None, tmp_path / "sorting")

@@ -29,7 +29,7 @@ class Tns(Reader):
     """FROSTT's text, with maps."""
 
     name = "tns"
-    modules = ("data/tns.py",)
+    modules = ("data/formats/tns.py",)
     texts = (
         b"1 1 1 5.0\n1 2 3 4\n2 2 1 1e-3\n",
         b"# a comment\n1 1 2\n2 1 3.5\n\n3 4 -7\n",
@@ -64,12 +64,12 @@ class Csv(Reader):
 
     name = "csv"
     modules = (
-        "data/text.py",
-        "data/tables.py",
+        "data/formats/delimited.py",
+        "data/frames.py",
         "data/times.py",
         "data/expressions.py",
         "data/modes.py",
-        "data/entries.py",
+        "data/queries.py",
     )
     texts = (
         b"user,movie,day,rating\nann,Up,2020-01-01,5\nbob,Up,2020-01-02,3.5\nann,Her,2020-01-02,4\n",
@@ -129,7 +129,7 @@ class Npz(Reader):
     """NumPy archives, as a tensor, as queries, and as labels beside a tensor."""
 
     name = "npz"
-    modules = ("data/npz.py", "data/sparse.py")
+    modules = ("data/formats/npz.py", "data/tensor.py")
 
     def __init__(self) -> None:
         self.arrays: list[dict[str, np.ndarray]] = [

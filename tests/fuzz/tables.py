@@ -7,6 +7,7 @@ import io
 import json
 import random
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ class Table(Reader):
     """A file as a tensor, as queries or as test entries, by its name."""
 
     ending: str
-    modules = ("data/files.py", "data/tables.py", "data/entries.py")
+    modules = ("data/formats/__init__.py", "data/frames.py", "data/queries.py")
 
     def read(self, folder: Path) -> None:
         """By the rules that the file's name asks for."""
@@ -81,7 +82,7 @@ class Parquet(Table):
     """Parquet: pages, and the description of them at the end."""
 
     name, ending = "parquet", "parquet"
-    modules = ("data/parquet.py",)
+    modules = ("data/formats/parquet.py",)
 
     def __init__(self) -> None:
         self.files = []
@@ -114,7 +115,7 @@ class Arrow(Table):
     """Arrow's files, and its streams under the same name."""
 
     name = "arrow"
-    modules = ("data/arrow.py",)
+    modules = ("data/formats/arrow.py",)
 
     def __init__(self) -> None:
         self.files = []
@@ -175,7 +176,7 @@ class Streamed(Reader):
     """Queries in parts of three rows; where they can be, they are what is read whole."""
 
     name = "stream"
-    modules = ("data/stream.py",)
+    modules = ("data/queries.py",)
 
     def __init__(self) -> None:
         self.makers: list[Reader] = [Parquet(), Arrow(), JsonLines()]
@@ -198,21 +199,22 @@ class Streamed(Reader):
     def read(self, folder: Path) -> None:
         """In parts and whole."""
         from jointensor.data.formats import check_file
-        from jointensor.data.formats.base import NeedsWholeTable
         from jointensor.data.frames import TableSpec
-        from jointensor.data.queries import read_queries
-        from jointensor.data.query_chunks import scan_queries
+        from jointensor.data.queries import read_queries, scan_queries
+        from jointensor.errors import DataError
 
         path = next(iter(folder.iterdir()))
         texts = {
             "columns": COLUMNS, "sums": ("user=UPPER(user)", "movie=movie + 1", "day"),
-            "dates": ("user", "movie", "day=day(day)"), "other": ("user=user || movie", "movie=x - AVG(x)", "day=n"),
+            "dates": ("user", "movie", "day=day(day)"), "other": ("user=user || movie", "movie=x - 1", "day=n"),
         }  # fmt: skip
-        spec = TableSpec.of(texts[path.stem], "rating")
+        types = {"user": "String", "movie": "Int64", "x": "Float64"}  # decided by a training table
+        parsed = TableSpec.of(texts[path.stem], "rating")
+        spec = replace(parsed, modes=tuple(replace(one, types=types) for one in parsed.modes))
         check_file(path)
         try:
             parts = list(scan_queries(path, modes(), spec, 3))
-        except NeedsWholeTable:
+        except DataError:
             parts = None
         whole = read_queries(path, modes(), spec, values=False)
         if parts is not None:

@@ -77,7 +77,7 @@ def test_expressions_with_queries_never_reach_polars(text, secret, monkeypatch):
         raise AssertionError("polars was asked")
 
     monkeypatch.setattr(pl, "sql_expr", never)
-    with pytest.raises(DataError, match="holds a query"):
+    with pytest.raises(DataError, match=r"holds a query|without comments"):
         parse_sql(text.format(secret), FRAME.columns)
 
 
@@ -137,7 +137,7 @@ def test_four_replaces_cannot_make_gigabytes_of_one_letter():
     ],
 )  # fmt: skip
 def test_texts_whose_length_cannot_be_foreseen_are_refused(text):
-    with pytest.raises(DataError, match=r"third argument of REPLACE|as a function|joins any number"):
+    with pytest.raises(DataError, match=r"third argument of REPLACE|without comments|unsupported function"):
         ModeExpression("m", text).evaluate(FRAME)
 
 
@@ -174,7 +174,7 @@ def test_labels_far_larger_than_the_table_are_refused(monkeypatch):
 
 @pytest.mark.parametrize("level", ["CAST(", "')' || CAST(", "'' /* ) */ || CAST(", "`)` || CAST(", "['x', "])
 def test_brackets_that_take_for_ever_to_parse_are_refused(level):
-    with pytest.raises(DataError, match="at most 8 nested brackets"):
+    with pytest.raises(DataError, match=r"at most 8 nested brackets|without comments"):
         parse_sql("n % 7 + " + level * 40, FRAME.columns)
     assert ModeExpression("m", "UPPER(" * 8 + "a" + ")" * 8).evaluate(FRAME)[0].to_list() == ["X", "Y"]
 

@@ -191,46 +191,46 @@ SQL_MODES = (Mode("part", 5, ("0", "1", "1.5", "2", "01")), Mode("hour", 3, ("0"
 STAMPS = ["4/1/2014 0:11:00", "4/1/2014 7:17:00", "4/2/2014 9:21:00"]
 
 
-def sql_run(part):
+def sql_run(part, types=None):
+    """A run whose training table decided how dates are written, and which columns hold numbers."""
     spec = TableSpec.of(["place=" + part, "hour=hour(when)"], "count")
-    first = TableSpec.from_dict(
-        {**spec.to_dict(), "modes": [{**m, "format": "%m/%d/%Y %H:%M:%S%.f"} for m in spec.to_dict()["modes"]]}
-    )
+    resolved = [{**mode, "format": "%m/%d/%Y %H:%M:%S%.f", "types": types} for mode in spec.to_dict()["modes"]]
+    first = TableSpec.from_dict({**spec.to_dict(), "modes": resolved})
     return make_run((Mode("place", 5, SQL_MODES[0].labels), SQL_MODES[1]), first)
 
 
 @pytest.mark.parametrize(
-    ("values", "part", "streams"),
+    ("values", "part", "kind"),
     [
-        (["3", "2.9", "4.1", "0.2"], "ROUND(x / 2, 1)", True),
-        (["3", "2", "4", "2.5", "0.2", "1"], "x || ''", False),  # whole numbers first, others later
-        (["011", "15", "012", "15", "15", "2"], "LEFT(x, 2)", True),  # codes stay text in every part
-        (["15", "15", "15", "011"], "x || ''", False),
-        (["1", "2", "3", "4"], "x - AVG(x)", False),
-        (["1", "2", "3", "4"], "RANK() OVER (ORDER BY x) - 1", False),
-        (["1", "2", "3", "4"], "CASE WHEN (x = 1) THEN 'AVG(x)' ELSE x END", True),
+        (["3", "2.9", "4.1", "0.2"], "ROUND(x / 2, 1)", "Float64"),
+        (["3", "2", "4", "2.5", "0.2", "1"], "x || ''", "Float64"),  # whole numbers first, others later
+        (["1", "2", "2.5", "abc"], "x || ''", "Int64"),
+        (["011", "15", "012", "15", "15", "2"], "LEFT(x, 2)", "String"),  # codes stay text in every part
+        (["15", "15", "15", "011"], "x || ''", "String"),
+        (["1", "2", "3", "4"], "CASE WHEN (x = 1) THEN 'AVG(x)' ELSE x END", "Int64"),
     ],
 )
-def test_expressions_decide_as_for_the_whole_table(values, part, streams, tmp_path, monkeypatch):
+def test_expressions_decide_as_the_training_table_did(values, part, kind, tmp_path, monkeypatch):
     monkeypatch.setattr(predicting, "CHUNK", 2)
-    run = sql_run(part)
+    run = sql_run(part, {"x": kind})
     queries = tmp_path / "q.csv"
     pl.DataFrame({"x": values, "when": (STAMPS * 3)[: len(values)]}).write_csv(queries)
-    whole = []
-    plain = predicting.read_queries
-    monkeypatch.setattr(predicting, "read_queries", lambda *a, **o: whole.append(a) or plain(*a, **o))
     predict_file(run, queries, tmp_path / "a.csv")
     check(run, queries, tmp_path / "a.csv")
-    assert bool(whole) != streams
 
 
-def test_dates_that_only_later_rows_explain_are_read_the_same_way_throughout(tmp_path, monkeypatch):
+def test_text_where_the_training_table_had_numbers_is_an_unseen_label(tmp_path):
+    run = sql_run("x || ''", {"x": "Int64"})
+    pl.DataFrame({"x": ["1", "abc", "1.5"], "when": STAMPS}).write_csv(tmp_path / "q.csv")
+    assert predict_file(run, tmp_path / "q.csv", tmp_path / "a.csv") == (3, 2)
+
+
+def test_dates_that_change_within_the_queries_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(predicting, "CHUNK", 2)
-    run = sql_run("x")
-    when = ["4/1/2014 0:11:00", "5/1/2014 7:11:00", "30/1/2014 9:11:00"]  # day first, says the last
+    when = ["4/1/2014 0:11:00", "5/1/2014 7:11:00", "30/1/2014 9:11:00"]  # day first, by the last
     pl.DataFrame({"x": ["1", "2", "1"], "when": when}).write_csv(tmp_path / "q.csv")
-    assert predict_file(run, tmp_path / "q.csv", tmp_path / "a.csv") == (3, 1)
-    check(run, tmp_path / "q.csv", tmp_path / "a.csv")
+    with pytest.raises(DataError, match=r"dates are not written as in the rows before \(%m/%d/%Y"):
+        predict_file(sql_run("x"), tmp_path / "q.csv", tmp_path / "a.csv")
 
 
 @pytest.mark.parametrize(

@@ -4,16 +4,16 @@
     date=day(Date/Time)         a short form, see jointensor.data.times
     lat=ROUND(Lat, 3)           a polars SQL expression over the columns
 
-Expressions are stored with a run and applied again to raw queries. A run may come from an unknown author, so an
-expression can only read the columns of its table (queries are refused before polars parses them), and the memory it
-takes is limited.
+Expressions are stored with a run and applied again to raw queries. How dates are written, and which text columns hold
+numbers, is decided once, by the training table. A run may come from an unknown author, so an expression can only use
+row-wise functions of the columns, and the memory it takes is limited; both is checked before polars parses it.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,27 +24,43 @@ from jointensor.data.times import SHORT_FORMS, also_day_first, check_calendar, r
 from jointensor.errors import DataError
 
 _CALL = re.compile(r"(\w+)\((.*)\)$", re.DOTALL)
+_LITERAL = re.compile(r"'(?:[^']|'')*'")
+_QUOTED = re.compile(_LITERAL.pattern + r'|"(?:[^"]|"")*"')
+_HIDING = re.compile(r"""--|/\*|`|\\'|"\s*\(|\0""")
+"""Comments, other kinds of quotes and quoted names of functions, which could hide a call from these checks."""
+_QUERY = re.compile(r"\bSELECT\b|\(\s*(FROM|TABLE|VALUES|WITH)\b|\$")
+_PAD = r"\b[LR]PAD\b"
+_PAD_WIDTH = r"\s*\([^(),]*,\s*(\d{1,3})\s*[,)]"
+_REPLACE = re.compile(r"\b(?:REGEXP_)?REPLACE\s*\(")
+
+ROW_WISE = {
+    "abs", "acos", "acosd", "and", "asin", "asind", "atan", "atan2", "atan2d", "atand", "between", "bit_and",
+    "bit_count", "bit_length", "bit_not", "bit_or", "bit_xor", "case", "cast", "cbrt", "ceil", "ceiling", "char",
+    "char_length", "character_length", "coalesce", "concat", "concat_ws", "cos", "cosd", "cot", "cotd", "date",
+    "date_part", "decimal", "degrees", "div", "else", "ends_with", "exp", "extract", "floor", "greatest", "if",
+    "ifnull", "ilike", "in", "initcap", "least", "left", "length", "like", "ln", "log", "log10", "log1p", "log2",
+    "lower", "lpad", "ltrim", "mod", "normalize", "not", "nullif", "numeric", "octet_length", "or", "pi", "pow",
+    "power", "radians", "regexp_like", "regexp_replace", "replace", "reverse", "right", "round", "rpad", "rtrim",
+    "sign", "sin", "sind", "sqrt", "starts_with", "strftime", "strpos", "strptime", "substr", "substring", "tan",
+    "tand", "then", "timestamp", "trim", "try_cast", "upper", "varchar", "when",
+}  # fmt: skip
+"""Words that may be followed by a bracket: functions and operators that look at one row only. A label depends on its
+own row, since queries come one by one."""
 
 MAX_LENGTH = 1000
 """Characters of an expression: polars walks it by recursion, and a full stack ends the process."""
-_QUERY = re.compile(r"\bSELECT\b|\(\s*(FROM|TABLE|VALUES|WITH)\b")
-_QUERY_WORD = re.compile(r"\b(SELECT|FROM|TABLE|VALUES|WITH)\b")
-"""How a query begins; behind a comment it may begin anywhere."""
-_PAD = r"\b[LR]PAD\b"
-_PAD_WIDTH = r"\s*\([^(),]*,\s*(\d{1,3})\s*[,)]"
-_JOINS_ROWS = re.compile(r"\b(STRING_AGG|LISTAGG|GROUP_CONCAT|ARRAY_AGG|ARRAY_TO_STRING)\b")
-"""Functions that join the text of all rows, or put a text between any number of others."""
-_REPLACE = re.compile(r"\b(?:REGEXP_)?REPLACE\s*\(")
-_LITERAL = re.compile(r"'(?:[^']|'')*'")
 MAX_BETWEEN = 4
 """BETWEENs in an expression: within each other they double the expression that polars evaluates."""
 MAX_DEPTH = 8
-"""Brackets within brackets: the time to parse what is within them doubles with each."""
+"""Nested brackets: the time to parse their contents doubles with each."""
 MAX_GROWTH = 1000
 """How many times longer than its arguments the REPLACEs of an expression may make a text, taken together."""
 MAX_OUTPUT, MAX_OUTPUT_RATIO = 1 << 28, 20
 """Bytes of labels that an expression may produce from any table, and how many times the bytes of the columns it reads.
 Labels are rarely longer than the text they are made of."""
+
+NUMBERS: dict[str, Any] = {"Int64": pl.Int64, "Float64": pl.Float64, "String": pl.String}
+"""Types that a text column may be read as in an expression, from narrow to wide."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +71,15 @@ class ModeExpression:
     text: str
     format: str | None = None
     """How a short form's column is written; found when the training table is read."""
+    types: dict[str, str] | None = None
+    """What the text columns of an SQL expression are read as, see :data:`NUMBERS`; found when the training table is
+    read."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not isinstance(self.text, str) or not isinstance(self.format, str | None):
-            raise DataError(f"a mode is a name, an expression and maybe a format, not {self}")
+        texts = isinstance(self.name, str) and isinstance(self.text, str) and isinstance(self.format, str | None)
+        types = self.types is None or (isinstance(self.types, dict) and set(self.types.values()) <= set(NUMBERS))
+        if not (texts and types):
+            raise DataError(f"a mode is a name, an expression, maybe a format and types of columns, not {self}")
 
     @classmethod
     def parse(cls, text: str) -> ModeExpression:
@@ -95,7 +116,16 @@ class ModeExpression:
         short = self._short_form()
         if short is not None:
             return self._evaluate_short(frame, *short)
-        return as_labels(self._evaluate_sql(frame)), self, []
+        if self.text == self.name:
+            return as_labels(column_of(frame, self.name, f"mode '{self.name}'")), self, []
+        resolved = self if self.types is not None else resolve_types([self], [frame])[0]
+        return as_labels(resolved._evaluate_sql(frame)), resolved, []
+
+    def text_columns(self, frame: pl.DataFrame) -> list[str]:
+        """Text columns of an SQL expression, which may hold numbers."""
+        if self.text in (self.name, *frame.columns) or self._short_form() is not None:
+            return []
+        return [name for name in self.columns(frame.columns) if frame.schema.get(name) == pl.String]
 
     def _short_form(self) -> tuple[str, str] | None:
         call = _CALL.match(self.text)
@@ -121,13 +151,11 @@ class ModeExpression:
         return labels, replace(self, format=format_), notes
 
     def _evaluate_sql(self, frame: pl.DataFrame) -> pl.Series:
-        if self.text == self.name:
-            return column_of(frame, self.name, f"mode '{self.name}'")
         what = f"mode '{self.name}={self.text}'"
         try:
             expression = parse_sql(self.text, frame.columns)
             _check_output(self.text, expression, frame)
-            labels = _select(frame, expression)
+            labels = _select(frame, expression, self.types or {})
         except pl.exceptions.ColumnNotFoundError as error:
             raise DataError(f"{what}: {_first_line(error)}") from None
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, DataError) as error:
@@ -138,6 +166,28 @@ class ModeExpression:
         if len(labels) != frame.height:
             raise DataError(f"{what} gives {len(labels)} labels for {frame.height} rows; one per row is needed")
         return labels.cast(pl.Float64) if labels.dtype.is_decimal() else labels  # n * 0.5 is decimal for whole n only
+
+
+def resolve_types(expressions: Sequence[ModeExpression], frames: Iterable[pl.DataFrame]) -> list[ModeExpression]:
+    """Expressions with the types of their text columns, decided by all rows of a table, given in chunks."""
+    types: list[dict[str, str]] = [{} for _ in expressions]
+    for frame in frames:
+        for one, found in zip(expressions, types, strict=True):
+            for name in one.text_columns(frame):
+                found[name] = max(found.get(name, "Int64"), number_type(frame[name]), key=list(NUMBERS).index)
+    return [
+        replace(one, types=found) if one.types is None and found else one
+        for one, found in zip(expressions, types, strict=True)
+    ]
+
+
+def number_type(column: pl.Series) -> str:
+    """The narrowest type that a text column can be read as; codes such as ``01001`` are no numbers."""
+    if not column.str.contains(r"^[+-]?0\d").any():
+        for name in ("Int64", "Float64"):
+            if column.cast(NUMBERS[name], strict=False).null_count() == column.null_count():
+                return name
+    return "String"
 
 
 def quote_names(text: str, names: Iterable[str]) -> str:
@@ -168,16 +218,20 @@ def parse_sql(text: str, names: Iterable[str]) -> pl.Expr:
     """
     if len(text) > MAX_LENGTH:
         raise DataError(f"'{text[:40]}…' has {len(text):,} characters; an expression has at most {MAX_LENGTH:,}")
-    upper = text.upper()  # as polars compares words
-    hidden = "--" in text or "/*" in text
-    if "\0" in text or (_QUERY_WORD if hidden else _QUERY).search(upper):
+    if _HIDING.search(text):
+        raise DataError(f"'{text}': write an expression without comments, and without quotes other than '…' and \"…\"")
+    bare = _QUOTED.sub(" ", text).upper()  # as polars compares words
+    if _QUERY.search(bare):
         raise DataError(f"'{text}' holds a query; write an expression over the columns of the table alone")
-    if re.search(f"{_PAD}(?!{_PAD_WIDTH})", upper):
-        raise DataError(f"'{text}': pad a column to a plain number below 1,000")
-    if upper.count("BETWEEN") > MAX_BETWEEN or _depth(text) > MAX_DEPTH:
+    if bare.count("BETWEEN") > MAX_BETWEEN or _depth(bare) > MAX_DEPTH:
         raise DataError(f"'{text}': write BETWEEN at most {MAX_BETWEEN} times, and at most {MAX_DEPTH} nested brackets")
-    if _JOINS_ROWS.search(upper):
-        raise DataError(f"'{text}' joins any number of texts; a label is made of its own row")
+    called = {word.lower() for word in re.findall(r"(\w+)\s*\(", bare)} - ROW_WISE
+    if called:
+        raise DataError(
+            f"'{text}': unsupported function '{min(called)}'; a label is made of its own row, by functions of it"
+        )
+    if re.search(f"{_PAD}(?!{_PAD_WIDTH})", text.upper()):
+        raise DataError(f"'{text}': pad a column to a plain number below 1,000")
     if growth(text) > MAX_GROWTH:
         raise DataError(
             f"'{text}': its REPLACEs may make a text {growth(text):,} times longer; at most {MAX_GROWTH:,} times is "
@@ -191,11 +245,8 @@ def parse_sql(text: str, names: Iterable[str]) -> pl.Expr:
 
 def growth(text: str) -> int:
     """How many times longer the REPLACEs of an expression can make a text, at most."""
-    upper, factor = text.upper(), 1
-    calls = list(_REPLACE.finditer(upper))
-    if len(re.findall(r"REPLACE\b", _LITERAL.sub("", upper) if _is_plain(text) else upper)) > len(calls):
-        raise DataError(f"'{text}': write REPLACE as a function, REPLACE(column, 'old', 'new')")
-    for call in calls:
+    factor = 1
+    for call in _REPLACE.finditer(text.upper()):
         given = [_literal(one) for one in _arguments(text, call.end())]
         if len(given) < 3 or given[2] is None:
             raise DataError(f"'{text}': the third argument of REPLACE must be a text in single quotes")
@@ -204,11 +255,6 @@ def growth(text: str) -> int:
         anywhere = not old or call[0].startswith("REGEXP")
         factor *= 1 + len(new) if anywhere or not old else max(1, math.ceil(len(new) / len(old)))
     return factor
-
-
-def _is_plain(text: str) -> bool:
-    """Whether single quotes are all that may hide words: there are no comments and no other quotes."""
-    return not any(sign in text for sign in ("--", "/*", "\\", "`", "$"))
 
 
 def _arguments(text: str, start: int) -> list[str]:
@@ -246,11 +292,10 @@ def _check_output(text: str, expression: pl.Expr, frame: pl.DataFrame) -> None:
 
 
 def _depth(text: str) -> int:
-    """Depth of nested brackets; where comments or quotes may hide some, as if none of them closed."""
-    plain = _is_plain(text)
+    """Depth of nested brackets."""
     depth = deepest = 0
-    for sign in re.sub(r"""'[^']*'|"[^"]*\"""", "", text) if plain else text:
-        depth = max(depth + (sign in "([{") - (plain and sign in ")]}"), 0)
+    for sign in text:
+        depth += (sign in "([{") - (sign in ")]}")
         deepest = max(deepest, depth)
     return deepest
 
@@ -262,10 +307,10 @@ def column_of(frame: pl.DataFrame, name: str, what: str) -> pl.Series:
     return frame[name]
 
 
-def _select(frame: pl.DataFrame, expression: pl.Expr) -> pl.Series:
+def _select(frame: pl.DataFrame, expression: pl.Expr, types: dict[str, str]) -> pl.Series:
     """The expression over the columns as numbers, or as text where it is about text, as ``LEFT(zip, 2)`` is."""
     try:
-        return as_numbers_where_possible(frame, expression).select(expression).to_series()
+        return _cast(frame, types).select(expression).to_series()
     except pl.exceptions.ColumnNotFoundError:
         raise
     except pl.exceptions.PolarsError as error:
@@ -275,19 +320,16 @@ def _select(frame: pl.DataFrame, expression: pl.Expr) -> pl.Series:
             raise error from None
 
 
-def as_numbers_where_possible(frame: pl.DataFrame, expression: pl.Expr) -> pl.DataFrame:
-    """The frame with those text columns that the expression reads cast to numbers, if all their values are.
+def _cast(frame: pl.DataFrame, types: dict[str, str]) -> pl.DataFrame:
+    """The frame with text columns as numbers; texts that are none become null."""
+    given = {name: NUMBERS[kind] for name, kind in types.items() if frame.schema.get(name) == pl.String}
+    return frame.with_columns(frame[name].cast(kind, strict=False) for name, kind in given.items())
 
-    Codes are no numbers: a column in which something is written like ``01001`` stays text.
-    """
-    for name in dict.fromkeys(expression.meta.root_names()):
-        if name in frame.columns and frame[name].dtype == pl.String and not _has_codes(frame[name]):
-            for dtype in (pl.Int64, pl.Float64):
-                numbers = frame[name].cast(dtype, strict=False)
-                if numbers.null_count() == frame[name].null_count():
-                    frame = frame.with_columns(numbers)
-                    break
-    return frame
+
+def as_numbers_where_possible(frame: pl.DataFrame, expression: pl.Expr) -> pl.DataFrame:
+    """The frame with those text columns that the expression reads as numbers, if all their values are."""
+    names = [name for name in dict.fromkeys(expression.meta.root_names()) if frame.schema.get(name) == pl.String]
+    return _cast(frame, {name: number_type(frame[name]) for name in names})
 
 
 def as_labels(column: pl.Series) -> pl.Series:
@@ -310,10 +352,6 @@ def as_labels(column: pl.Series) -> pl.Series:
         return column.cast(pl.String)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException):  # also years that no calendar has
         raise DataError(f"column '{column.name}' of type {column.dtype} cannot be used as labels") from None
-
-
-def _has_codes(column: pl.Series) -> bool:
-    return bool(column.str.contains(r"^[+-]?0\d").any())
 
 
 def _no_number(frame: pl.DataFrame, names: list[str]) -> str:

@@ -1,114 +1,110 @@
-"""External sort of cells by index, with rows of the same cell merged: a radix sort by ranges of labels.
-
-A file with more rows than fit in memory is divided by ranges of labels of one mode; a single label with too many rows
-is divided by the next mode. Files that fit are sorted and merged in memory.
-"""
+"""External sort of cells by index, by DuckDB, with rows of the same cell merged."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import duckdb
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from jointensor.data.formats.base import Chunk
 from jointensor.data.frames import merge_cells
 from jointensor.data.modes import Mode
-from jointensor.errors import DataError
+from jointensor.errors import DataError, RunError
 
-ROWS = 1 << 20
-"""Rows in memory at a time."""
-
-
-class CellFile:
-    """Rows of cells in a file: codes of all modes and a value of 64 bits each, in their order."""
-
-    def __init__(self, path: Path, n_modes: int) -> None:
-        self.path, self.n_modes, self.rows = path, n_modes, 0
-
-    def append(self, records: NDArray[np.int32]) -> None:
-        """Add rows, ``(rows, modes + 2)``."""
-        with self.path.open("ab") as file:
-            records.tofile(file)
-        self.rows += len(records)
-
-    def read(self, rows: int = ROWS) -> Iterator[NDArray[np.int32]]:
-        """All rows, at most ``rows`` at a time."""
-        width = self.n_modes + 2
-        for start in range(0, self.rows, rows):
-            count = min(rows, self.rows - start)
-            yield np.fromfile(self.path, np.int32, count * width, offset=4 * start * width).reshape(-1, width)
+SORT_MEMORY = "150MB"
+"""DuckDB's ``memory_limit``. With it, 12 and 60 million rows of three modes take about 100 MB more than the libraries
+(``benchmarks/ingest.py``)."""
 
 
-def records_of(codes: Sequence[NDArray[np.integer]], values: NDArray[np.float64]) -> NDArray[np.int32]:
-    """Codes of every mode and values as rows of a cell file."""
-    records = np.empty((len(values), len(codes) + 2), dtype=np.int32)
-    for n, column in enumerate(codes):
-        records[:, n] = column
-    records[:, -2:] = values.view(np.int32).reshape(-1, 2)
-    return records
-
-
-def merged(cells: CellFile, modes: tuple[Mode, ...], rule: str, rows: int = ROWS) -> Iterator[Chunk]:
-    """One entry per cell, sorted by index, in chunks; the file is removed.
+class SortedCells:
+    """Rows of cells that are sorted and merged on disk.
 
     Parameters
     ----------
-    cells
-        Rows in the order of the table.
+    folder
+        An empty folder.
     modes
         The modes of the tensor.
     rule
         How rows of the same cell are merged, see :class:`~jointensor.data.frames.TableSpec`.
-    rows
-        Approximate number of rows in memory at a time.
     """
-    yield from _sorted(cells, modes, rule, 0, rows)
+
+    def __init__(self, folder: Path, modes: tuple[Mode, ...], rule: str) -> None:
+        self.folder, self.modes, self.rule = folder, modes, rule
+        self.names = [f"m{n}" for n in range(len(modes))]
+        self.files: list[Path] = []
+        columns = ", ".join(f"{name} INTEGER" for name in self.names)
+        with self._storage():
+            self.base = duckdb.connect(str(folder / "cells.duckdb"))
+            for setting in (
+                f"memory_limit = '{SORT_MEMORY}'", "threads = 1", f"temp_directory = '{_quoted(folder)}'",
+                "enable_progress_bar = false", "enable_external_access = false",
+            ):  # fmt: skip
+                self.base.execute(f"SET {setting}")
+            self.base.execute(f"CREATE TABLE cells ({columns}, value DOUBLE)")
+
+    def append(self, rows: pl.DataFrame) -> None:
+        """Add rows as :func:`~jointensor.data.frames.cell_frame` makes them."""
+        with self._storage():
+            self.base.register("block", {name: rows[name].to_numpy() for name in (*self.names, "value")})
+            self.base.execute("INSERT INTO cells SELECT * FROM block")
+            self.base.unregister("block")
+
+    def sort(self, rows: int) -> int:
+        """Sort and merge all rows, about ``rows`` at a time in memory; returns the number of cells."""
+        cells = 0
+        with self._storage():
+            self.base.execute(f"CREATE TABLE sorted AS SELECT * FROM cells ORDER BY {', '.join(self.names)}, rowid")
+            self.base.execute("DROP TABLE cells")
+            for frame in self._merged(rows):
+                self.files.append(self.folder / f"merged-{len(self.files):06d}.npz")
+                np.savez(self.files[-1], indices=frame.drop("value").to_numpy(), values=frame["value"].to_numpy())
+                cells += frame.height
+            self.base.close()
+        (self.folder / "cells.duckdb").unlink()
+        return cells
+
+    def chunks(self) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+        """Indices and values of all cells, in the order of their indices."""
+        for file in self.files:
+            with np.load(file) as arrays:
+                yield arrays["indices"], arrays["values"]
+
+    def _merged(self, rows: int) -> Iterator[pl.DataFrame]:
+        """Merged cells; rows of the last cell of a block wait for the next block."""
+        (count,) = self.base.execute("SELECT count(*) FROM sorted").fetchone() or (0,)
+        waiting: list[pl.DataFrame] = []
+        for start in range(0, count, rows):
+            query = f"SELECT * FROM sorted WHERE rowid >= {start} AND rowid < {start + rows} ORDER BY rowid"
+            block = pl.concat([*waiting, pl.DataFrame(self.base.execute(query).fetchnumpy())])
+            last = 0 if start + rows >= count else self._rows_of_last_cell(block, rows)
+            waiting = [block.tail(last)]
+            if last < block.height:
+                yield merge_cells(block.head(block.height - last), self.rule, self.modes)
+
+    def _rows_of_last_cell(self, block: pl.DataFrame, rows: int) -> int:
+        cell = block.row(-1)
+        same = block.select(pl.all_horizontal(pl.col(name) == i for name, i in zip(self.names, cell, strict=False)))
+        last = int(same.to_series().sum())
+        if last > rows:
+            labels = ", ".join(f"{mode.name}={mode.label(int(i))}" for mode, i in zip(self.modes, cell, strict=False))
+            raise DataError(
+                f"more than {rows:,} rows share the cell {labels}; aggregate them first, or leave out --memory"
+            )
+        return last
+
+    @contextmanager
+    def _storage(self) -> Iterator[None]:
+        try:
+            yield
+        except duckdb.Error as error:
+            raise RunError(f"cells cannot be sorted in {self.folder}: {str(error).splitlines()[0]}") from error
 
 
-def _sorted(cells: CellFile, modes: tuple[Mode, ...], rule: str, mode: int, rows: int) -> Iterator[Chunk]:
-    if cells.rows <= rows:
-        if cells.rows:
-            (records,) = cells.read(rows)
-            cells.path.unlink()
-            yield _merge(records, modes, rule)
-        return
-    if mode == len(modes):
-        first = next(cells.read(1))[0]
-        cell = ", ".join(f"{one.name}={one.label(int(i))}" for one, i in zip(modes, first, strict=False))
-        raise DataError(f"more than {rows:,} rows share the cell {cell}; aggregate them first, or leave out --memory")
-    for part in _divided(cells, modes[mode].size, mode, rows):
-        yield from _sorted(part, modes, rule, mode + 1, rows)
-
-
-def _divided(cells: CellFile, size: int, mode: int, rows: int) -> list[CellFile]:
-    """Files of ranges of labels, each with at most ``rows`` rows or a single label."""
-    counts = np.zeros(size, dtype=np.int64)
-    for records in cells.read():
-        counts += np.bincount(records[:, mode], minlength=size)
-    part_of = np.empty(size, dtype=np.int64)
-    part = held = 0
-    for label, count in enumerate(counts.tolist()):
-        if held and held + count > rows:
-            part, held = part + 1, 0
-        part_of[label] = part
-        held += count
-    parts = [CellFile(cells.path.with_name(f"{cells.path.name}.{k}"), cells.n_modes) for k in range(part + 1)]
-    for records in cells.read():
-        member = part_of[records[:, mode]]
-        order = np.argsort(member, kind="stable")
-        edges = np.flatnonzero(np.diff(member[order])) + 1
-        for chosen in np.split(order, edges):
-            parts[member[chosen[0]]].append(records[chosen])
-    cells.path.unlink()
-    return [one for one in parts if one.rows]
-
-
-def _merge(records: NDArray[np.int32], modes: tuple[Mode, ...], rule: str) -> Chunk:
-    values = np.ascontiguousarray(records[:, -2:]).view(np.float64)[:, 0]
-    codes = {f"code_{n}": records[:, n] for n in range(len(modes))}
-    cells = merge_cells(pl.DataFrame(codes).with_columns(value=pl.Series(values)), rule, modes)
-    indices = cells.select(codes.keys()).to_numpy()
-    return np.ascontiguousarray(indices, dtype=np.int32), cells["value"].to_numpy()
+def _quoted(path: Path) -> str:
+    return str(path).replace("'", "''")

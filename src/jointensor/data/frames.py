@@ -7,8 +7,10 @@ happened.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import narwhals as nw
@@ -73,6 +75,10 @@ class TableSpec:
             parsed = tuple(ModeExpression.parse(text) for text in modes)
         return cls(parsed, value, **options)
 
+    def rule(self, table: pl.DataFrame) -> str:
+        """How rows of the same cell are merged."""
+        return COUNT if self.counts_rows(table) else self.duplicates
+
     def counts_rows(self, table: pl.DataFrame) -> bool:
         """Whether the value of a cell is its number of rows: ``count``, unless a column is called so."""
         return self.value == COUNT and COUNT not in table.columns
@@ -132,21 +138,61 @@ def frame_to_cells(frame: Any, spec: TableSpec) -> Cells:
     table = to_polars(frame)
     if not table.height:
         raise DataError("the table has no rows")
-    counting = spec.counts_rows(table)
-    notes = [ABSENCE] if counting else []
     values = values_of(table, spec)
-    modes, codes, resolved = [], {}, []
-    for n, expression in enumerate(spec.modes):
-        labels, expression_, more = expression.evaluate(table)
-        refuse_missing(labels, f"mode '{expression.name}'")
-        mode = make_mode(expression_, labels)
-        codes[f"code_{n}"] = _codes(labels, mode)
-        modes.append(mode)
-        resolved.append(expression_)
-        notes += more
-    cells = merge_cells(pl.DataFrame(codes).with_columns(values), "count" if counting else spec.duplicates, modes)
-    indices, values_ = cells.select(codes.keys()).to_numpy(), cells["value"].to_numpy()
-    return Cells(indices, values_, tuple(modes), replace(spec, modes=tuple(resolved)), tuple(notes))
+    evaluator = LabelEvaluator(spec.modes)
+    labels = evaluator.evaluate_complete(table)
+    modes = [make_mode(one, column) for one, column in zip(evaluator.expressions, labels, strict=True)]
+    cells = merge_cells(cell_frame(labels, modes, values), spec.rule(table), modes)
+    indices = cells.drop("value").to_numpy()
+    return Cells(
+        indices, cells["value"].to_numpy(), tuple(modes), replace(spec, modes=tuple(evaluator.expressions)),
+        (*((ABSENCE,) if spec.counts_rows(table) else ()), *evaluator.notes),
+    )  # fmt: skip
+
+
+class LabelEvaluator:
+    """Evaluates mode expressions chunk by chunk; the first chunk resolves how dates are written.
+
+    Parameters
+    ----------
+    expressions
+        One per mode.
+    """
+
+    def __init__(self, expressions: Iterable[ModeExpression]) -> None:
+        self.expressions = list(expressions)
+        self.notes: list[str] = []
+        self._begun = False
+
+    def evaluate(self, frame: pl.DataFrame) -> list[pl.Series]:
+        """Labels of every mode, ``(rows,)`` each; null where a label is missing."""
+        columns = []
+        for n, expression in enumerate(self.expressions):
+            labels, resolved, notes = expression.evaluate(frame)
+            if self._begun and resolved.format != expression.format:
+                raise DataError(
+                    f"mode '{expression.name}': dates are not written as in the rows before ({expression.format})"
+                )
+            self.expressions[n] = resolved
+            self.notes += [note for note in notes if note not in self.notes]
+            columns.append(labels)
+        self._begun = True
+        return columns
+
+    def evaluate_complete(self, frame: pl.DataFrame) -> list[pl.Series]:
+        """The same; refuses missing labels."""
+        columns = self.evaluate(frame)
+        for expression, labels in zip(self.expressions, columns, strict=True):
+            refuse_missing(labels, f"mode '{expression.name}'")
+        return columns
+
+
+def cell_frame(labels: Sequence[pl.Series], modes: Sequence[Mode], values: pl.Series) -> pl.DataFrame:
+    """Rows as positions in labelled modes, columns ``m0``, ``m1``, …, and ``value``."""
+    codes = {
+        f"m{n}": coded(one, pl.Enum(mode.labels or ())) for n, (one, mode) in enumerate(zip(labels, modes, strict=True))
+    }
+    return pl.DataFrame(codes).with_columns(value=values)
 
 
 def frame_to_tensor(frame: Any, spec: TableSpec) -> Reading:
@@ -180,7 +226,7 @@ def encode_frame(frame: Any, modes: Sequence[Mode], spec: TableSpec | None) -> N
     have a column with the mode's name, holding labels.
     """
     table = to_polars(frame)
-    return LabelEncoder(table.columns, modes, spec).encode(table)[0]
+    return LabelEncoder(table.columns, modes, spec).encode(table)
 
 
 class LabelEncoder:
@@ -199,20 +245,20 @@ class LabelEncoder:
     def __init__(self, columns: Sequence[str], modes: Sequence[Mode], spec: TableSpec | None) -> None:
         given = {e.name: e for e in spec.modes} if spec is not None else {}
         self.modes = tuple(modes)
-        self.expressions = [
+        self.labels = LabelEvaluator(
             _readable(given.get(mode.name, ModeExpression(mode.name, mode.name)), mode, columns) for mode in modes
-        ]
+        )
         self._enums = [None if mode.labels is None else pl.Enum(mode.labels) for mode in modes]
 
-    def encode(self, table: pl.DataFrame) -> tuple[NDArray[np.int64], list[ModeExpression]]:
-        """Indices ``(rows, modes)``, -1 where a mode lacks the label, and the expressions as they were resolved."""
+    def encode(self, table: pl.DataFrame) -> NDArray[np.int64]:
+        """Indices ``(rows, modes)``, -1 where a mode lacks the label."""
         indices = np.empty((table.height, len(self.modes)), dtype=np.int64)  # (rows, modes)
-        resolved = []
-        for n, (mode, expression, enum) in enumerate(zip(self.modes, self.expressions, self._enums, strict=True)):
-            labels, expression_, _ = expression.evaluate(table)
-            indices[:, n] = _numbered(labels, mode) if enum is None else _coded_or_unseen(labels, enum)
-            resolved.append(expression_)
-        return indices, resolved
+        if not table.height:  # nothing to resolve expressions by
+            return indices
+        for n, labels in enumerate(self.labels.evaluate(table)):
+            enum = self._enums[n]
+            indices[:, n] = _numbered(labels, self.modes[n]) if enum is None else _coded_or_unseen(labels, enum)
+        return indices
 
 
 def _readable(expression: ModeExpression, mode: Mode, columns: Sequence[str]) -> ModeExpression:
@@ -266,6 +312,11 @@ def _numbers(column: pl.Series) -> pl.Series:
     return numbers
 
 
+def chunk_error(path: Path, error: Exception, start: int) -> DataError:
+    """The error of a chunk that begins at row ``start``: names the file, and counts rows from its beginning."""
+    return DataError(f"{path}: " + re.sub(r"\brow (\d+)", lambda row: f"row {int(row[1]) + start}", str(error)))
+
+
 def refuse_missing(column: pl.Series, what: str) -> None:
     """Refuse a row without a label or value."""
     if column.null_count():
@@ -277,10 +328,6 @@ def make_mode(expression: ModeExpression, labels: pl.Series) -> Mode:
     """The mode that labels make."""
     distinct = tuple(sort_labels(labels.unique().to_list()))
     return Mode(expression.name, len(distinct), distinct, expression.order or guess_order(expression.name, distinct))
-
-
-def _codes(labels: pl.Series, mode: Mode) -> pl.Series:
-    return pl.Series(_numbered(labels, mode)) if mode.labels is None else coded(labels, pl.Enum(mode.labels))
 
 
 def coded(labels: pl.Series, enum: pl.Enum) -> pl.Series:

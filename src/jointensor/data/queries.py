@@ -5,17 +5,19 @@ Polars is imported where a table is read: archives need NumPy alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from jointensor.data.formats import CHUNK_ROWS, check_file, format_of, read_table, scan_source, scan_table
-from jointensor.data.formats.base import Chunk, ChunkedSource, NeedsWholeTable
+from jointensor.data.formats.base import Chunk, ChunkedSource
 from jointensor.data.modes import UNSEEN, Mode
+from jointensor.data.shards import read_ahead
 from jointensor.data.tensor import check_whole
 from jointensor.errors import DataError
 
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     import polars as pl
 
     from jointensor.data.frames import TableSpec
+
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,31 @@ def read_queries(path: Path | str, modes: tuple[Mode, ...], spec: TableSpec | No
         raise DataError(f"{path}: {error}") from None
 
 
+def scan_queries(
+    path: Path, modes: tuple[Mode, ...], spec: TableSpec | None, rows: int
+) -> Iterator[tuple[pl.DataFrame, NDArray[np.int64]]]:
+    """Queries of a table in file order, at most ``rows`` at a time, with their indices; the first chunk is empty."""
+    from jointensor.data.frames import LabelEncoder, chunk_error  # noqa: PLC0415 - polars only for tables
+
+    encoder, row = None, 0
+    for frame in scan_table(path, query_spec(path, spec), rows):
+        try:
+            encoder = encoder or LabelEncoder(frame.columns, modes, spec)
+            indices = encoder.encode(frame)
+        except DataError as error:
+            raise chunk_error(path, error, row) from None
+        yield frame, indices
+        row += frame.height
+
+
+def ahead(chunks: Iterator[Item]) -> Generator[Item]:
+    """The same chunks; a thread makes the next one meanwhile, until the last one or until this is closed."""
+    for chunk in read_ahead(lambda _: next(chunks, None), range(sys.maxsize)):
+        if chunk is None:
+            return
+        yield chunk
+
+
 def read_entries(
     path: Path | str, modes: tuple[Mode, ...], spec: TableSpec | None
 ) -> tuple[NDArray[np.integer], NDArray[Any]]:
@@ -89,17 +119,13 @@ def scan_entries(path: Path, modes: tuple[Mode, ...], spec: TableSpec | None, sc
         yield from _over(modes, scan_source(path, None, scratch), path)
         return
     from jointensor.data.frames import query_values  # noqa: PLC0415 - polars only for tables
-    from jointensor.data.query_chunks import scan_queries  # noqa: PLC0415
     from jointensor.data.table_source import scan_table_source  # noqa: PLC0415
 
     if spec is not None and _merges_rows(next(scan_table(path, spec, CHUNK_ROWS)), spec):
         yield from _over(modes, scan_table_source(path, spec, CHUNK_ROWS, scratch), path)
         return
-    try:
-        for frame, indices in scan_queries(path, modes, spec, CHUNK_ROWS):
-            yield indices.astype(np.int32), query_values(frame, spec).astype(np.float32)
-    except NeedsWholeTable as error:
-        raise DataError(f"{path} cannot be read in chunks ({error}); leave out --memory") from None
+    for frame, indices in scan_queries(path, modes, spec, CHUNK_ROWS):
+        yield indices.astype(np.int32), query_values(frame, spec).astype(np.float32)
 
 
 def _over(modes: tuple[Mode, ...], source: ChunkedSource, path: Path) -> Iterator[Chunk]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from jointensor.atomic import sha256, write_whole
 from jointensor.data.formats import check_file, format_of
-from jointensor.data.queries import read_queries
+from jointensor.data.queries import ahead, read_queries, scan_queries
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError, JointensorError
 from jointensor.predictors.joint import CHUNK
@@ -25,7 +25,8 @@ from jointensor.runs.folder import Run
 if TYPE_CHECKING:
     import polars as pl
 
-    from jointensor.data.query_chunks import QueryChunk
+QueryChunk = tuple["pl.DataFrame", NDArray[np.integer]]
+"""Queries as they were read, and their indices, ``(rows, modes)``."""
 
 FORMULA = r"^[=+\-@\t\r]"
 """How cells begin that spreadsheets take for formulas."""
@@ -65,15 +66,8 @@ def predict_file(
     elif format_of(queries).name in ("npz", "tns"):
         _to_table(_whole(run, queries), out, answers, safe_csv=safe_csv)
     else:
-        from jointensor.data.formats.base import NeedsWholeTable  # noqa: PLC0415
-        from jointensor.data.query_chunks import ahead, scan_queries  # noqa: PLC0415
-
-        try:
-            with closing(ahead(scan_queries(queries, run.modes, run.spec, CHUNK))) as parts:
-                _to_table(parts, out, answers, safe_csv=safe_csv)
-        except NeedsWholeTable:
-            answers = _Answers(answers.serving, interval)
-            _to_table(_whole(run, queries), out, answers, safe_csv=safe_csv)
+        with closing(ahead(scan_queries(queries, run.modes, run.spec, CHUNK))) as parts:
+            _to_table(parts, out, answers, safe_csv=safe_csv)
     return answers.count, answers.unseen
 
 

@@ -1,8 +1,8 @@
 """File formats: one module each, found by the suffix of a file's name.
 
-A module of tables has ``read``, ``scan`` (in chunks), ``write``, ``sink`` (as it is computed) and ``count``; a module
-of tensors has ``read``, ``scan``, ``write``, ``count`` and ``read_queries``. A new format is a module and a line in
-:data:`FORMATS`. Modules are imported when a file of theirs is read or written: archives need NumPy alone.
+A module of tables has ``scan`` (in chunks), ``sink`` (writes a lazy table) and ``count``; a module of tensors has
+``read``, ``scan``, ``write``, ``count`` and ``read_queries``. A new format is a module and a line in :data:`FORMATS`.
+Modules are imported when a file of theirs is read or written: archives need NumPy alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from jointensor.data.formats.base import ChunkedSource, Reading, check_positions
+from jointensor.data.formats.base import ChunkedSource, Reading
 from jointensor.data.modes import ORDERS, Mode, Order, find_mode
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError, DataError
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 CHUNK_ROWS = 1 << 19
 """Rows or entries of a chunk."""
+ALL_ROWS = 1 << 62
+"""Rows of a chunk that is the whole table."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,6 @@ def read_tensor(path: Path | str, spec: TableSpec | None = None, orders: Mapping
         if spec is not None:
             raise ConfigError(f"{path} has its own modes and values; leave out the options for tables")
         reading = Reading(kind.module.read(path))
-        check_positions(path, reading.tensor.modes, len(reading.tensor))
     else:
         reading = _table_to_tensor(path, spec)
     return replace(reading, tensor=with_orders(reading.tensor, orders or {}))
@@ -118,7 +119,10 @@ def scan_source(path: Path, table: dict[str, Any] | None, scratch: Path) -> Chun
     check_file(path)
     kind = format_of(path)
     if kind.tensor:
-        return cast(ChunkedSource, kind.module.scan(path, CHUNK_ROWS))
+        source = cast(ChunkedSource, kind.module.scan(path, CHUNK_ROWS))
+        if not source.entries:
+            raise DataError(f"{path} has no entries")
+        return source
     if table is None or not table["modes"]:
         raise ConfigError(f"{path} is a table: name its modes and its value, for example --modes a,b,c --value v")
     from jointensor.data.frames import TableSpec  # noqa: PLC0415
@@ -146,32 +150,37 @@ def write_tensor(tensor: SparseTensor, path: Path | str) -> None:
     """Write a tensor in the format of the file's name."""
     path = Path(path)
     kind = format_of(path)
-    kind.module.write(tensor if kind.tensor else tensor.to_frame(), path)
+    if kind.tensor:
+        kind.module.write(tensor, path)
+    else:
+        write_table(tensor.to_frame(), path)
 
 
 def read_table(path: Path, spec: TableSpec | None = None) -> pl.DataFrame:
     """A table as it is written: every column of a text file is text."""
     import polars as pl  # noqa: PLC0415
 
+    return pl.concat(scan_table(path, spec, ALL_ROWS))
+
+
+def scan_table(path: Path, spec: TableSpec | None, rows: int) -> Iterator[pl.DataFrame]:
+    """The same table, at most ``rows`` at a time; the first chunk is empty and has the columns."""
+    import polars as pl  # noqa: PLC0415
+
     check_file(path)
     module = _table_format(path).module
     try:
-        return cast(pl.DataFrame, module.read(path, spec))
+        yield from module.scan(path, spec, rows)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, UnicodeError) as error:
-        reason = (module.explain(path) if hasattr(module, "explain") else None) or str(error).strip()
+        reason = (module.explain(path, spec) if hasattr(module, "explain") else None) or str(error).strip()
         raise DataError(
             f"{path} cannot be read as a table: {(reason or type(error).__name__).splitlines()[0]}"
         ) from None
 
 
-def scan_table(path: Path, spec: TableSpec | None, rows: int) -> Iterator[pl.DataFrame]:
-    """The same table, at most ``rows`` at a time; the first chunk is empty and has the columns."""
-    return cast("Iterator[pl.DataFrame]", _table_format(path).module.scan(path, spec, rows))
-
-
 def write_table(frame: pl.DataFrame, path: Path) -> None:
     """Write a table in the format of the file's name; ``.csv`` and unknown names get commas."""
-    _table_format(path).module.write(frame, path)
+    _table_format(path).module.sink(frame.lazy(), path)
 
 
 def with_orders(tensor: SparseTensor, orders: Mapping[str, str]) -> SparseTensor:

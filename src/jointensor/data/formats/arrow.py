@@ -28,24 +28,14 @@ DICTIONARY, BATCH = 2, 3
 """Kinds of messages that have a body."""
 
 
-def read(path: Path, spec: TableSpec | None = None) -> pl.DataFrame:
-    """A table."""
-    return _checked(path).collect()
-
-
 def scan(path: Path, spec: TableSpec | None, rows: int) -> Iterator[pl.DataFrame]:
-    """The same table, at most ``rows`` at a time; the first chunk is empty and has the columns."""
+    """A table, at most ``rows`` at a time; the first chunk is empty and has the columns."""
     return slices(_checked(path), rows)
 
 
 def sink(table: pl.LazyFrame, path: Path) -> None:
     """Write a table as it is computed."""
     table.sink_ipc(path)
-
-
-def write(frame: pl.DataFrame, path: Path) -> None:
-    """Write a table."""
-    frame.write_ipc(path)
 
 
 def count(path: Path, fields: int) -> int:

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from jointensor.data.frames import TableSpec
 
 
-Chunk = tuple[NDArray[np.int32], NDArray[np.float32]]
-"""Indices ``(entries, modes)`` and values ``(entries,)`` of consecutive entries of a source."""
+Chunk = tuple[NDArray[Any], NDArray[np.float32]]
+"""Indices ``(entries, modes)`` and values ``(entries,)`` of consecutive entries; indices have 32 bits, or 64 where a
+mode needs them."""
 
 
 @dataclass(frozen=True)
@@ -58,15 +59,13 @@ class IndexedQueries:
     values: NDArray[Any] | None
 
 
-class NeedsWholeTable(Exception):
-    """A chunk does not say enough to decide as the whole table would."""
-
-
 MAX_UNPACKED, MAX_UNPACKED_RATIO = 1 << 28, 200
 """Bytes that any packed file may unpack to, and how many times its own size: text and indices pack three- to
 twentyfold, files that are made to fill a memory a thousandfold."""
 BLOCK = 1 << 24
 """Bytes of a text file that are read at a time."""
+MAX_LINE = 1 << 25
+"""Bytes of a line of text, or of a row with line ends in quotes."""
 GZIP = b"\x1f\x8b"
 
 MAX_POSITIONS, MAX_POSITIONS_PER_ENTRY = 10_000_000, 100
@@ -103,9 +102,13 @@ def unpack_gzip(path: Path) -> bytes:
                 data += block
                 check_unpacked(path, len(data))
     except (OSError, EOFError, zlib.error) as error:
-        reason = "the end of file comes too early" if isinstance(error, EOFError) else error
-        raise DataError(f"{path} cannot be unpacked: {reason} (is the file cut off?)") from None
+        raise _damaged(path, error) from None
     return bytes(data)
+
+
+def _damaged(path: Path, error: Exception) -> DataError:
+    reason = "the end of file comes too early" if isinstance(error, EOFError) else error
+    return DataError(f"{path} cannot be {'unpacked' if is_gzip(path) else 'read'}: {reason} (is the file cut off?)")
 
 
 def is_gzip(path: Path) -> bool:
@@ -120,10 +123,10 @@ def first_bytes(path: Path, count: int) -> bytes:
         with gzip.open(path) if is_gzip(path) else path.open("rb") as file:
             return file.read(count)
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} cannot be unpacked: {error} (is the file cut off?)") from None
+        raise _damaged(path, error) from None
 
 
-def line_chunks(path: Path, *, quoted: bool = False, whole_lines: bool = False) -> Iterator[bytes]:
+def line_chunks(path: Path, *, quoted: bool = False) -> Iterator[bytes]:
     """Whole lines of a text file, plain or gzipped, in blocks of bytes.
 
     Parameters
@@ -132,8 +135,11 @@ def line_chunks(path: Path, *, quoted: bool = False, whole_lines: bool = False) 
         The file.
     quoted
         Whether fields in quotes may hold line ends.
-    whole_lines
-        Whether lines of any length are read; otherwise one longer than two blocks raises :class:`NeedsWholeTable`.
+
+    Raises
+    ------
+    DataError
+        If a line is longer than :data:`MAX_LINE`, or the file is damaged.
     """
     rest, size = b"", 0
     packed = is_gzip(path)
@@ -145,14 +151,15 @@ def line_chunks(path: Path, *, quoted: bool = False, whole_lines: bool = False) 
                     check_unpacked(path, size)
                 data = rest + block
                 cut = _end_of_line(data, quoted=quoted)
-                if len(data) - cut > 2 * BLOCK and not whole_lines:
-                    raise NeedsWholeTable(f"there is a line, or a field in quotes, of more than {2 * BLOCK:,} bytes")
+                if len(data) - cut > MAX_LINE:
+                    raise DataError(
+                        f"{path} has a line, or a field in quotes, over {MAX_LINE:,} bytes (does a quote not end?)"
+                    )
                 rest = data[cut:]
                 if cut:
                     yield data[:cut]
     except (OSError, EOFError, zlib.error) as error:
-        reason = "the end of file comes too early" if isinstance(error, EOFError) else error
-        raise DataError(f"{path} cannot be read: {reason} (is the file cut off?)") from None
+        raise _damaged(path, error) from None
     if rest:
         yield rest
 
@@ -189,7 +196,7 @@ def checked(path: Path, entries: Iterable[Sequence[NDArray[Any]]], modes: tuple[
             where = f" (counted from entry {start:,} on)" if start else ""
             raise DataError(f"{path}: {error}{where}") from None
         summary.update(values)
-        yield positions.astype(np.int32, copy=False), small
+        yield positions, small
         start += len(values)
     try:
         summary.check_precision()

@@ -20,35 +20,14 @@ if TYPE_CHECKING:
 
 _PACKED = (GZIP, b"x\x01", b"x\x9c", b"x\xda", b"\x28\xb5\x2f\xfd")
 """How files begin that polars would unpack, whatever their size: gzip, zlib and zstd."""
-ALL_ROWS = 1 << 62
 _TAIL = 1 << 16
 _SNIFFED = 1 << 12
 """Characters that are enough to guess a separator; the guess takes long for long lines."""
 
 
-def read(path: Path, spec: TableSpec | None = None) -> pl.DataFrame:
-    """A table; blank lines at its end are left out."""
-    try:
-        return pl.concat([*_scan(path, spec, ALL_ROWS, whole_lines=True)])
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        separator = _separator(path, spec)
-        reason = _wrong_line(path, separator) or (str(error).strip().splitlines() or ["polars gives up"])[0]
-        raise DataError(f"{path} cannot be read as a table: {reason}") from None
-
-
-def scan(path: Path, spec: TableSpec | None, rows: int) -> Iterator[pl.DataFrame]:
-    """The same table, at most ``rows`` at a time; the first chunk is empty and has the columns."""
-    return _scan(path, spec, rows, whole_lines=False)
-
-
 def sink(table: pl.LazyFrame, path: Path) -> None:
-    """Write a table as it is computed."""
-    table.sink_csv(path, separator=_written_separator(path))
-
-
-def write(frame: pl.DataFrame, path: Path) -> None:
-    """Write a table; ``.tsv`` with tabs, any other name with commas."""
-    frame.write_csv(path, separator=_written_separator(path))
+    """Write a table as it is computed; ``.tsv`` with tabs, any other name with commas."""
+    table.sink_csv(path, separator="\t" if path.suffix == ".tsv" else ",")
 
 
 def count(path: Path, fields: int) -> int:
@@ -56,20 +35,19 @@ def count(path: Path, fields: int) -> int:
     return max_rows(path, fields)
 
 
-def _written_separator(path: Path) -> str:
-    return "\t" if path.suffix == ".tsv" else ","
-
-
 def _separator(path: Path, spec: TableSpec | None) -> str:
     return (spec.separator if spec is not None else None) or guess_separator(path, first_line(path))
 
 
-def _scan(path: Path, spec: TableSpec | None, rows: int, *, whole_lines: bool) -> Iterator[pl.DataFrame]:
-    """Chunks of a table; blank rows are held back until another row follows, since those at the end do not count."""
+def scan(path: Path, spec: TableSpec | None, rows: int) -> Iterator[pl.DataFrame]:
+    """A table, at most ``rows`` at a time; the first chunk is empty and has the columns.
+
+    Blank rows are held back until another row follows, since blank rows at the end do not count.
+    """
     separator = _separator(path, spec)
     empty = blank = None
     height = 0
-    for text in line_chunks(path, quoted=True, whole_lines=whole_lines):
+    for text in line_chunks(path, quoted=True):
         frame = _parse(text, separator, has_header=spec is None or spec.header, columns=empty)
         if empty is None or blank is None:
             empty = blank = frame.clear()
@@ -145,9 +123,9 @@ def _open(path: Path) -> IO[bytes]:
     return gzip.open(path) if is_gzip(path) else path.open("rb")  # type: ignore[return-value]
 
 
-def _wrong_line(path: Path, separator: str) -> str | None:
-    """Says which line is not like the first; ``None`` where all are."""
-    start, width = 1, 0
+def explain(path: Path, spec: TableSpec | None) -> str | None:
+    """Names the first line that is not like the first one; ``None`` where all are."""
+    separator, start, width = _separator(path, spec), 1, 0
     with _open(path) as file:
         rows = csv.reader(_decoded(file), delimiter=separator, strict=True)
         try:

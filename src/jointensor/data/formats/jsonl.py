@@ -15,15 +15,10 @@ if TYPE_CHECKING:
     from jointensor.data.frames import TableSpec
 
 
-def read(path: Path, spec: TableSpec | None = None) -> pl.DataFrame:
-    """A table; the type of a column is the one that all lines have in common."""
-    return pl.read_ndjson(path.read_bytes(), infer_schema_length=None)
-
-
 def scan(path: Path, spec: TableSpec | None, rows: int) -> Iterator[pl.DataFrame]:
-    """The same table, at most ``rows`` at a time; the first chunk is empty and has the columns.
+    """A table, at most ``rows`` at a time; the first chunk is empty and has the columns.
 
-    The file is read twice, since the types of the columns depend on all lines.
+    The file is read twice, since the type of a column is the one that all lines have in common.
     """
     empty = pl.DataFrame()
     for text in line_chunks(path):
@@ -41,17 +36,12 @@ def sink(table: pl.LazyFrame, path: Path) -> None:
     table.sink_ndjson(path)
 
 
-def write(frame: pl.DataFrame, path: Path) -> None:
-    """Write a table."""
-    frame.write_ndjson(path)
-
-
 def count(path: Path, fields: int) -> int:
     """Rows, at most."""
     return max_rows(path, fields)
 
 
-def explain(path: Path) -> str | None:
+def explain(path: Path, spec: TableSpec | None) -> str | None:
     """Names the first line that is not a JSON object; ``None`` where all are."""
     with path.open(encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, start=1):

@@ -37,24 +37,14 @@ HEAD = 1 << 13
 """Bytes that are enough for what is written before a page, unless it has long texts in it."""
 
 
-def read(path: Path, spec: TableSpec | None = None) -> pl.DataFrame:
-    """A table."""
-    return _checked(path).collect()
-
-
 def scan(path: Path, spec: TableSpec | None, rows: int) -> Iterator[pl.DataFrame]:
-    """The same table, at most ``rows`` at a time; the first chunk is empty and has the columns."""
+    """A table, at most ``rows`` at a time; the first chunk is empty and has the columns."""
     return slices(_checked(path), rows)
 
 
 def sink(table: pl.LazyFrame, path: Path) -> None:
     """Write a table as it is computed."""
     table.sink_parquet(path)
-
-
-def write(frame: pl.DataFrame, path: Path) -> None:
-    """Write a table."""
-    frame.write_parquet(path)
 
 
 def count(path: Path, fields: int) -> int:

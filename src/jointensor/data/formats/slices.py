@@ -10,7 +10,9 @@ import polars as pl
 def slices(table: pl.LazyFrame, rows: int) -> Iterator[pl.DataFrame]:
     """A table at most ``rows`` at a time; the first chunk is empty and has the columns."""
     yield table.collect_schema().to_frame()
-    for start in range(0, height(table), rows):
+    count = height(table)
+    rows = min(rows, max(count, 1))
+    for start in range(0, count, rows):
         yield table.slice(start, rows).collect()
 
 

@@ -11,6 +11,7 @@ import gzip
 import io
 import re
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ from jointensor.data.formats.base import (
     Chunk,
     ChunkedSource,
     IndexedQueries,
-    NeedsWholeTable,
     check_positions,
     checked,
     first_bytes,
@@ -38,22 +38,19 @@ _SLASH = "%2F"
 """Stands for a slash of a mode's name in the name of its ``.map`` file."""
 
 _BEGINNINGS = tuple(bytes([byte]) for byte in b"0123456789#+-.")
-"""First bytes of text; polars would unpack what begins like a packed file, however large it becomes."""
+"""First bytes of entries; polars would unpack text that begins like a packed file, however large it becomes."""
 
 
 def read(path: Path) -> SparseTensor:
     """A tensor from ``.tns`` or ``.tns.gz``, entries in file order."""
-    numbers = _read_numbers(path)
-    indices = numbers[:, :-1] - 1
-    if indices.shape[1] < 2:
-        raise DataError(
-            f"{path}: a line has {numbers.shape[1]} fields; a tensor needs at least two indices and a value"
-        )
-    _check_indices(path, indices)
-    maps = read_maps(path, indices.shape[1])
+    chunks = list(_number_chunks(path))
+    if not chunks:
+        raise DataError(f"{path} has no entries")
+    numbers = np.concatenate(chunks)
+    modes = _modes(path, numbers[:, :-1].max(axis=0))
+    check_positions(path, modes, len(numbers))
     try:
-        modes = [mode_of(int(top), *maps.get(n, (f"mode_{n}", None))) for n, top in enumerate(indices.max(axis=0))]
-        return SparseTensor(indices, numbers[:, -1], modes)
+        return SparseTensor(numbers[:, :-1] - 1, numbers[:, -1], modes)
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
 
@@ -74,41 +71,48 @@ def write(tensor: SparseTensor, path: Path) -> None:
 
 def scan(path: Path, rows: int) -> ChunkedSource:
     """A tensor from ``.tns`` or ``.tns.gz``, entries in file order, a block of lines at a time."""
-    entries, top = 0, None
-    try:
-        for numbers in _number_chunks(path):
-            entries += len(numbers)
-            most = numbers[:, :-1].max(axis=0)
-            top = most if top is None else np.maximum(top, most)
-    except NeedsWholeTable as error:
-        raise DataError(f"{path}: {error}") from None
-    if top is None:
+    entries, top = 0, np.zeros(0)
+    for numbers in _number_chunks(path):
+        most = numbers[:, :-1].max(axis=0)
+        top = np.maximum(top, most) if entries else most
+        entries += len(numbers)
+    if not entries:
         raise DataError(f"{path} has no entries")
-    maps = read_maps(path, len(top))
-    modes = tuple(mode_of(int(size) - 1, *maps.get(n, (f"mode_{n}", None))) for n, size in enumerate(top))
+    modes = _modes(path, top)
     check_positions(path, modes, entries)
 
-    def parts() -> Iterator[Chunk]:
+    def chunks() -> Iterator[Chunk]:
         return checked(path, ((numbers[:, :-1] - 1, numbers[:, -1]) for numbers in _number_chunks(path)), modes)
 
-    return ChunkedSource(modes, entries, parts)
+    return ChunkedSource(modes, entries, chunks)
 
 
 def _number_chunks(path: Path) -> Iterator[NDArray[np.float64]]:
-    """All lines as numbers, ``(entries, modes + 1)`` at a time."""
+    """All lines as numbers, ``(entries, modes + 1)`` at a time; indices are whole numbers from 1 on."""
     line, fields = 1, 0
     for text in line_chunks(path):
-        numbers = numbers_of(path, text, line)
+        numbers = _numbers_of(path, text, line, fields)
+        if len(numbers):
+            fields = numbers.shape[1]
+            _check_indices(path, numbers[:, :-1], text, line)
+            yield numbers
         line += text.count(b"\n")
-        if not len(numbers):
-            continue
-        fields = fields or numbers.shape[1]
-        if numbers.shape[1] != fields or fields < 3:
-            raise DataError(f"{path}: a line before line {line} has {numbers.shape[1]} fields, the first has {fields}")
-        indices = numbers[:, :-1]
-        if not (np.isfinite(indices) & (indices == np.floor(indices)) & (indices >= 1)).all():
-            raise DataError(f"{path}: an index before line {line} is not a whole number from 1 on")
-        yield numbers
+
+
+def _modes(path: Path, top: NDArray[np.float64]) -> tuple[Mode, ...]:
+    """The modes whose largest indices, counted from 1, are ``top``; names and labels are from ``.map`` files."""
+    maps = read_maps(path, len(top))
+    modes = []
+    for n, size in enumerate(top):
+        name, labels = maps.get(n, (f"mode_{n}", None))
+        if labels is not None and len(labels) < size:
+            raise DataError(f"{path}: mode '{name}' has index {size:g}, but its .map file has {len(labels)} labels")
+        try:
+            order = guess_order(name, labels)
+            modes.append(Mode(name, int(size) if labels is None else len(labels), labels, order))
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from None
+    return tuple(modes)
 
 
 def count(path: Path) -> tuple[int, int]:
@@ -124,13 +128,6 @@ def read_queries(path: Path, *, values: bool) -> IndexedQueries:
     return IndexedQueries(tensor.indices, [mode.labels for mode in tensor.modes], tensor.values if values else None)
 
 
-def mode_of(top: int, name: str, labels: tuple[str, ...] | None) -> Mode:
-    """The mode whose largest index, counted from 0, is ``top``."""
-    if labels is not None and len(labels) <= top:
-        raise DataError(f"mode '{name}' has index {top + 1}, but its .map file has {len(labels)} labels")
-    return Mode(name, top + 1 if labels is None else len(labels), labels, guess_order(name, labels))
-
-
 def _refuse_line_ends(tensor: SparseTensor) -> None:
     for mode in tensor.modes:
         wrong = next((label for label in mode.labels or () if "\n" in label or label.endswith("\r")), None)
@@ -142,24 +139,21 @@ def _read_bytes(path: Path) -> bytes:
     return unpack_gzip(path) if path.suffix == ".gz" else path.read_bytes()
 
 
-def _read_numbers(path: Path) -> NDArray[np.float64]:
-    """All lines as numbers, ``(entries, modes + 1)``."""
-    numbers = numbers_of(path, _read_bytes(path))
-    if not len(numbers):
-        raise DataError(f"{path} has no entries")
-    return numbers
+def _numbers_of(path: Path, data: bytes, line: int, fields: int) -> NDArray[np.float64]:
+    """Some lines as numbers, ``(entries, modes + 1)``, from line number ``line`` of the file on.
 
-
-def numbers_of(path: Path, data: bytes, number: int = 1) -> NDArray[np.float64]:
-    """Some lines as numbers, ``(entries, modes + 1)``; the first of them is line ``number`` of the file."""
+    ``fields``: of the entries before; 0 if these are the first.
+    """
     first = next(_data_lines(data), None)
     if first is None:
         return np.empty((0, 0))
-    fields = len(first[1].split())
-    # FROSTT's own files have single blanks: read those at full speed, anything else after tidying
-    table = _parse(data, fields) if _single_blanks(first[1]) and data[:1] in _BEGINNINGS else None
-    table = _parse(tidy, fields) if table is None and (tidy := _tidy(data))[:1] in _BEGINNINGS else table
-    return _read_slowly(path, data, number) if table is None else table.to_numpy()
+    fields = fields or len(first[1].split())
+    if fields < 3:
+        where = f"{path}, line {first[0] + line - 1}"
+        raise DataError(f"{where}: {fields} fields in a line; a tensor needs at least two indices and a value")
+    # FROSTT's own files have single blanks
+    table = _parse(data, fields) if data[:1] in _BEGINNINGS else None
+    return _parse_slowly(path, data, line, fields) if table is None else table.to_numpy()
 
 
 def _parse(data: bytes, fields: int) -> pl.DataFrame | None:
@@ -173,21 +167,11 @@ def _parse(data: bytes, fields: int) -> pl.DataFrame | None:
     return None if table.null_count().sum_horizontal()[0] else table
 
 
-def _single_blanks(line: str) -> bool:
-    return line == " ".join(line.split())
-
-
-def _tidy(data: bytes) -> bytes:
-    """Lines with single blanks, without comments."""
-    return "\n".join(" ".join(line.split()) for _, line in _data_lines(data)).encode()
-
-
-def _read_slowly(path: Path, data: bytes, first: int) -> NDArray[np.float64]:
-    """All lines as numbers, each of them checked, and the first bad one named."""
+def _parse_slowly(path: Path, data: bytes, first: int, fields: int) -> NDArray[np.float64]:
+    """The same for any blanks and for comments behind entries; names the first line that is wrong."""
     rows: list[list[float]] = []
     for number, line in _data_lines(data, first):
         words = line.split()
-        fields = len(rows[0]) if rows else len(words)
         if len(words) != fields:
             raise DataError(
                 f"{path}, line {number}: {len(words)} fields, the first entry has {fields} (is the file cut off?)"
@@ -214,15 +198,16 @@ def _is_number(word: str) -> bool:
     return "_" not in word  # Python alone reads 1_000
 
 
-def _check_indices(path: Path, indices: NDArray[np.float64]) -> None:
+def _check_indices(path: Path, indices: NDArray[np.float64], text: bytes, first: int) -> None:
+    """Refuse indices that are not whole numbers from 1 on; ``text`` are their lines, from line ``first`` on."""
     for wrong, what in (
         (~np.isfinite(indices) | (indices != np.floor(indices)), "not a whole number"),
-        (indices < 0, "below 1; indices are one-based"),
+        (indices < 1, "below 1; indices are one-based"),
     ):
         if wrong.any():
             row, n = np.argwhere(wrong)[0]
-            number = next(number for k, (number, _) in enumerate(_data_lines(_read_bytes(path))) if k == row)
-            raise DataError(f"{path}, line {number}: index {indices[row, n] + 1:g} of mode {n + 1} is {what}")
+            line, _ = next(islice(_data_lines(text, first), int(row), None))
+            raise DataError(f"{path}, line {line}: index {indices[row, n]:g} of mode {n + 1} is {what}")
 
 
 def read_maps(path: Path, n_modes: int) -> dict[int, tuple[str, tuple[str, ...]]]:

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from jointensor.data.query_chunks import ahead
+from jointensor.data.queries import ahead
 
 
 def made(count, seen, fails_at=None):
@@ -46,4 +46,4 @@ def test_somebody_who_stops_early_leaves_no_thread_behind():
     parts = ahead(made(1000, []))
     assert next(parts) == (0, None)
     parts.close()
-    assert not [one for one in threading.enumerate() if one.name.startswith("ahead")]
+    assert not [one for one in threading.enumerate() if one.name.startswith("read-ahead")]
