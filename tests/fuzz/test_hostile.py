@@ -142,6 +142,23 @@ def test_texts_whose_length_cannot_be_foreseen_are_refused(text):
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        '"AVG"(n)', '"avg" (n)', "`AVG`(n)", "AVG/**/(n)", "AVG\u00a0(n)", "n[AVG(n)]", "COUNT(*) + n",
+        "SUM(n) OVER ()", "E'\\' || AVG(n) || '", "a || '\\' || AVG(n) || '", "$t$ ' $t$ || AVG(n) || '",
+        "q'[a]' || AVG(n)",
+    ],
+)  # fmt: skip
+def test_functions_of_several_rows_never_reach_polars(text, monkeypatch):
+    def never(*_):
+        raise AssertionError("polars was asked")
+
+    monkeypatch.setattr(pl, "sql_expr", never)
+    with pytest.raises(DataError, match=r"unsupported function|without comments|holds a query"):
+        parse_sql(text, FRAME.columns)
+
+
+@pytest.mark.parametrize(
     ("text", "times"),
     [
         ("REPLACE(REPLACE(REPLACE(a, '$', ''), ',', ''), ' ', '')", 1),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from jointensor.data.formats import CHUNK_ROWS, check_file, format_of, read_table, scan_source, scan_table
+from jointensor.data.formats import ALL_ROWS, CHUNK_ROWS, check_file, format_of, read_table, scan_source, scan_table
 from jointensor.data.formats.base import Chunk, ChunkedSource
 from jointensor.data.modes import UNSEEN, Mode
 from jointensor.data.shards import read_ahead
@@ -52,12 +52,14 @@ def read_queries(path: Path | str, modes: tuple[Mode, ...], spec: TableSpec | No
     if kind.tensor:
         found = kind.module.read_queries(path, values=values)
         return Queries(_within(found.indices, modes, found.labels, path), found.values, given=found.indices)
-    from jointensor.data.frames import encode_frame, query_values  # noqa: PLC0415
+    import polars as pl  # noqa: PLC0415 - only for tables
 
-    frame = read_table(path, query_spec(path, spec))
+    from jointensor.data.frames import query_values  # noqa: PLC0415
+
+    frames, indices = zip(*scan_queries(path, modes, spec, ALL_ROWS), strict=True)
+    frame = pl.concat(frames)
     try:
-        indices = encode_frame(frame, modes, spec)
-        return Queries(indices, query_values(frame, spec) if values else None, frame)
+        return Queries(np.concatenate(indices), query_values(frame, spec) if values else None, frame)
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
 

@@ -78,7 +78,7 @@ def test_a_file_that_is_cut_off_anywhere_is_refused_by_name(kind, check, tmp_pat
 def test_a_file_without_its_first_columns_is_refused(kind, check, tmp_path):
     data, path = packed(FRAME, kind, compression="uncompressed"), tmp_path / f"t.{kind}"
     path.write_bytes(data[:8] + data[1200:])
-    with pytest.raises(DataError, match=r"outside|impossible|is not what|description is wrong"):
+    with pytest.raises(DataError, match=r"outside|impossible|does not match|metadata are wrong"):
         check(path)
 
 

@@ -1,8 +1,8 @@
 """Arrow files, checked before polars reads them: it trusts offsets and sizes in a file, and a wrong one ends the
 process.
 
-The file: ``ARROW1``, messages (a description each, then its body), a footer that says where they are, ``ARROW1``.
-Descriptions are FlatBuffers: tables whose fields are looked up by number.
+The file: ``ARROW1``, messages (metadata and a body each), a footer with their positions, ``ARROW1``. Metadata are
+FlatBuffers: tables whose fields are looked up by number.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 MAGIC = b"ARROW1"
 BLOCK, PAIR = struct.Struct("<qi4xq"), struct.Struct("<qq")
-"""Where a message is: offset, length of its description and of its body. A place and a size, or two counts."""
+"""Position of a message (offset, length of its metadata and of its body); an offset and a length, or two counts."""
 DICTIONARY, BATCH = 2, 3
-"""Kinds of messages that have a body."""
+"""Types of messages that have a body."""
 
 
 def scan(path: Path, spec: TableSpec | None, rows: int) -> Iterator[pl.DataFrame]:
@@ -49,7 +49,7 @@ def _checked(path: Path) -> pl.LazyFrame:
 
 
 class _Table:
-    """A table of a FlatBuffer; whatever leads out of the bytes raises ``struct.error``."""
+    """A table of a FlatBuffer; offsets outside of the bytes raise ``struct.error``."""
 
     def __init__(self, data: bytes, at: int) -> None:
         self.data, self.at = data, at
@@ -62,19 +62,19 @@ class _Table:
         return cls(data, struct.unpack_from("<I", data)[0])
 
     def number(self, kind: str, at: int) -> int:
-        """A whole number at a place."""
+        """A whole number at an offset."""
         if at < 0:
-            raise struct.error("a place before the beginning")
+            raise struct.error("an offset before the beginning")
         return int(struct.unpack_from(kind, self.data, at)[0])
 
     def place(self, field: int) -> int | None:
-        """Where a field is; ``None`` where it is not there."""
+        """Offset of a field; ``None`` if it is absent."""
         at = 4 + 2 * field
         offset = self.number("<H", self.lookup + at) if at + 2 <= self.size else 0
         return self.at + offset if offset else None
 
     def value(self, field: int, kind: str) -> int:
-        """A number, 0 where it is not there."""
+        """A number; 0 if it is absent."""
         at = self.place(field)
         return 0 if at is None else self.number(kind, at)
 
@@ -101,7 +101,7 @@ class _Table:
 
 
 def check_arrow(path: Path) -> None:
-    """Refuse a file whose messages are not where it says, or do not hold what they say."""
+    """Refuse a file whose metadata do not match it, or that unpacks to far more than data do."""
     try:
         with path.open("rb") as file:
             end = file.seek(0, 2)
@@ -110,7 +110,7 @@ def check_arrow(path: Path) -> None:
             file.seek(max(end - 10, 0))
             tail = file.read(10)
             if not begin.startswith(MAGIC) or not tail.endswith(MAGIC) or end < 20:
-                raise struct.error("it is not an Arrow file, or a stream of Arrow's that has to be written as a file")
+                raise struct.error("it is not an Arrow file (a stream of Arrow has to be written as a file)")
             last = end - 10 - struct.unpack_from("<i", tail)[0]  # where the footer begins
             if not 8 <= last < end - 10:
                 raise struct.error("its footer has an impossible length")
@@ -129,7 +129,7 @@ def check_arrow(path: Path) -> None:
 
 
 def _batch_of(message: bytes, kind: int, body: int) -> _Table:
-    """The description of a batch of rows, or of the labels of a dictionary."""
+    """Metadata of a batch of rows, or of the labels of a dictionary."""
     mark, size = struct.unpack_from("<Ii", message)
     begin = 8 if mark == 0xFFFFFFFF else 4  # files of Arrow before 0.15 have no mark
     if not 0 < (size if begin == 8 else mark) <= len(message) - begin:
@@ -139,7 +139,7 @@ def _batch_of(message: bytes, kind: int, body: int) -> _Table:
     if head is not None and kind == DICTIONARY:
         head = head.table(1)
     if head is None or table.value(1, "<B") != kind or table.value(3, "<q") != body:
-        raise struct.error("a message is not what the footer says")
+        raise struct.error("a message does not match the footer")
     return head
 
 

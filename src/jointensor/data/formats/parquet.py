@@ -1,8 +1,8 @@
 """Parquet files, checked before polars reads them: it trusts offsets and sizes in a file, and a wrong one ends the
 process.
 
-The file: ``PAR1``, pages, a description of them, its length, ``PAR1``. The description is Thrift's compact protocol:
-structures whose fields have numbers.
+The file: ``PAR1``, pages, metadata, the length of the metadata, ``PAR1``. Metadata and page headers are structures of
+Thrift's compact protocol, whose fields have numbers.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ MAGIC = b"PAR1"
 MAX_NESTING = 64
 """Depth of nested structures."""
 BOOLEANS, BYTE, NUMBERS, DOUBLE, TEXT, LISTS, STRUCTURE = (1, 2), 3, (4, 5, 6), 7, 8, (9, 10), 12
-"""Kinds of fields."""
+"""Types of fields in Thrift's compact protocol."""
 ROW_GROUPS, ROWS = 4, 3
 COLUMNS, GROUP_ROWS = 1, 3
 FILE, COLUMN = 1, 3
 VALUES, UNPACKED, PACKED, FIRST_PAGE, DICTIONARY = 5, 6, 7, 9, 11
-"""Numbers of fields: of the whole, of a group of rows, of a column in it, and of what is known of that."""
+"""Numbers of fields: of the file, of a row group, of a column chunk, and of its metadata."""
 PAGE_UNPACKED, PAGE_PACKED, LABELS, PAGES = 2, 3, 7, (5, 7, 8)
-"""Of what is written before a page: its sizes, and what is known of it by its kind, whose first fields are counts."""
+"""Numbers of fields of a page header: its sizes, and the headers by type of page, whose first fields are counts."""
 HEAD = 1 << 13
-"""Bytes that are enough for what is written before a page, unless it has long texts in it."""
+"""Bytes that are enough for a page header, unless it has long texts."""
 
 
 def scan(path: Path, spec: TableSpec | None, rows: int) -> Iterator[pl.DataFrame]:
@@ -58,7 +58,7 @@ def _checked(path: Path) -> pl.LazyFrame:
 
 
 class _WrongError(Exception):
-    """A description that does not describe the file."""
+    """Metadata that do not match the file."""
 
 
 class _Thrift:
@@ -78,7 +78,7 @@ class _Thrift:
             if byte < 0x80:
                 return number
             if shift > 63:
-                raise _WrongError("a number in its description does not end")
+                raise _WrongError("a number in its metadata does not end")
 
     def signed(self) -> int:
         """A whole number that may be negative."""
@@ -86,15 +86,15 @@ class _Thrift:
         return (number >> 1) ^ -(number & 1)
 
     def skip(self, size: int) -> None:
-        """Leave bytes out."""
+        """Skip bytes."""
         if size > len(self.data) - self.at:
-            raise _WrongError("its description ends too early")
+            raise _WrongError("its metadata end too early")
         self.at += size
 
     def structure(self, deep: int = 0) -> dict[int, Any]:
         """Fields by their numbers; those that are not needed are ``None``."""
         if deep > MAX_NESTING:
-            raise _WrongError("its description does not end")
+            raise _WrongError("its metadata do not end")
         fields: dict[int, Any] = {}
         number = 0
         while head := self.data[self.at]:
@@ -120,7 +120,7 @@ class _Thrift:
         elif kind == STRUCTURE:
             return self.structure(deep + 1)
         else:
-            raise _WrongError("its description has a field of an unknown kind")
+            raise _WrongError("its metadata have a field of an unknown type")
         return None
 
     def listed(self, deep: int) -> list[Any]:
@@ -129,12 +129,12 @@ class _Thrift:
         self.at += 1
         count = head >> 4 if head >> 4 < 15 else self.whole()
         if count > len(self.data) - self.at or deep > MAX_NESTING:
-            raise _WrongError("a list in its description does not end")
+            raise _WrongError("a list in its metadata does not end")
         return [self.value(head & 15, deep + 1, listed=True) for _ in range(count)]
 
 
 def check_parquet(path: Path) -> None:
-    """Refuse a file whose columns are not where it says, or that becomes far larger than data do."""
+    """Refuse a file whose metadata do not match it, or that unpacks to far more than data do."""
     try:
         with path.open("rb") as file:
             end = file.seek(0, 2)
@@ -147,13 +147,13 @@ def check_parquet(path: Path) -> None:
             about = _Thrift(file.read(end - 8 - begin)).structure()
             _check_groups(path, file, about, begin)
     except (struct.error, IndexError, AttributeError, TypeError, KeyError) as error:
-        raise DataError(f"{path} cannot be read as a table: its description is wrong ({error})") from None
+        raise DataError(f"{path} cannot be read as a table: its metadata are wrong ({error})") from None
     except (_WrongError, OSError) as error:
         raise DataError(f"{path} cannot be read as a table: {error} (is the file cut off?)") from None
 
 
 def _check_groups(path: Path, file: BinaryIO, about: dict[int, Any], end: int) -> None:
-    """Every column lies before ``end``, and all of them together are no larger than data are."""
+    """Check that every column chunk lies before ``end``, and that their unpacked size is plausible."""
     rows = unpacked = 0
     for group in about[ROW_GROUPS]:
         rows += group[GROUP_ROWS]
@@ -170,20 +170,20 @@ def _check_groups(path: Path, file: BinaryIO, about: dict[int, Any], end: int) -
             check_unpacked(path, unpacked)
             _check_pages(file, (first, first + known[PACKED], end), known[VALUES])
     if rows != about[ROWS]:
-        raise _WrongError("its groups have other rows than it says")
+        raise _WrongError("its row groups have another number of rows than the file")
 
 
 def _check_pages(file: BinaryIO, places: tuple[int, int, int], values: int) -> None:
-    """The pages of a column follow each other, and none has more values than the column.
+    """Check that the pages of a column chunk are contiguous, and that none has more values than the chunk.
 
-    ``places``: where they begin, where they should end (old writers are wrong about it by a few bytes), and where all
-    columns end.
+    ``places``: where the pages begin, where they should end (old writers are off by a few bytes), and where all chunks
+    end.
     """
     at, last, end = places
     while at < last:
         head, size = _page(file, at, end)
         counts = [part.get(1, 0) for kind in PAGES if isinstance(part := head.get(kind), dict)]
-        # a dictionary may have labels that no value has
+        # a dictionary may have more labels than there are values
         if min(head[PAGE_UNPACKED], head[PAGE_PACKED], *counts) < 0 or (
             LABELS not in head and max(counts, default=0) > values
         ):
@@ -194,7 +194,7 @@ def _check_pages(file: BinaryIO, places: tuple[int, int, int], values: int) -> N
 
 
 def _page(file: BinaryIO, at: int, end: int) -> tuple[dict[int, Any], int]:
-    """What is written before a page, and how long that is."""
+    """A page header, and its length."""
     for length in (HEAD, end - at):
         file.seek(at)
         read = _Thrift(file.read(min(length, end - at)))
