@@ -109,13 +109,15 @@ def write_shards(
         (folder / "buckets").mkdir(parents=True)
         count = max(1, math.ceil(assignment.entries / share.size / per_shard))
         kept: list[Chunk] = []
-        tests = _save_shards(folder, _fill_buckets(folder / "buckets", chunks, assignment, count, share, kept))
+        held_out = _fill_buckets(folder / "buckets", chunks, assignment, count, share, kept)
+        tests = _save_shards(folder, "test", held_out)
         if test is not None:
-            tests = _save_shards(folder, test)
+            tests = _save_shards(folder, "test", test)
     except OSError as error:
         raise RunError(f"{folder} cannot be written: {error.strerror or error}") from error
     valid = SparseTensor.part(np.concatenate([one for one, _ in kept]), np.concatenate([one for _, one in kept]), modes)
-    train, summary, labels = _buckets_to_shards(folder, modes, count, share)
+    summary, labels = ValueSummary(), tuple(np.zeros(mode.size, dtype=np.int64) for mode in modes)
+    train = _save_shards(folder, "train", _read_buckets(folder / "buckets", modes, count, share, summary, labels))
     if not summary.n:
         raise ConfigError(f"split '{assignment.rule.rule}' leaves no training entries; lower the test share")
     shutil.rmtree(folder / "buckets")
@@ -159,14 +161,15 @@ def _header(sharded: ShardedTensor, rule: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _save_shards(folder: Path, chunks: Iterable[Chunk]) -> Shards:
-    """Test entries, a shard for every chunk."""
-    some = [(save_shard(folder, "test", k, *chunk), len(chunk[1])) for k, chunk in enumerate(filter(_any, chunks))]
-    return Shards(folder, "test", tuple(count for _, count in some), tuple(checksum for checksum, _ in some))
-
-
-def _any(chunk: Chunk) -> bool:
-    return len(chunk[1]) > 0
+def _save_shards(folder: Path, name: str, chunks: Iterable[Chunk]) -> Shards:
+    """Write a shard for every chunk that has entries."""
+    counts: list[int] = []
+    checksums: list[int] = []
+    for indices, values in chunks:
+        if len(values):
+            checksums.append(save_shard(folder, name, len(counts), indices, values))
+            counts.append(len(values))
+    return Shards(folder, name, tuple(counts), tuple(checksums))
 
 
 def _fill_buckets(
@@ -208,17 +211,19 @@ def _hash(indices: NDArray[np.int32]) -> NDArray[np.uint64]:
     return hashed
 
 
-def _buckets_to_shards(
-    folder: Path, modes: tuple[Mode, ...], count: int, share: Share
-) -> tuple[Shards, ValueSummary, tuple[NDArray[np.int64], ...]]:
-    """Turn every bucket into a training shard; also a summary of its values, and entries of every label."""
-    labels = tuple(np.zeros(mode.size, dtype=np.int64) for mode in modes)
-    summary, width = ValueSummary(), len(modes) + 2
-    counts: list[int] = []
-    checksums: list[int] = []
+def _read_buckets(
+    folder: Path,
+    modes: tuple[Mode, ...],
+    count: int,
+    share: Share,
+    summary: ValueSummary,
+    labels: tuple[NDArray[np.int64], ...],
+) -> Iterator[Chunk]:
+    """Training entries of every bucket; their values are added to ``summary``, their numbers by label to ``labels``."""
+    width = len(modes) + 2
 
     def read(k: int) -> NDArray[np.int32]:
-        path = folder / "buckets" / f"{k:05d}"
+        path = folder / f"{k:05d}"
         if not path.exists():
             return np.empty((0, width), dtype=np.int32)
         records = np.fromfile(path, dtype=np.int32).reshape(-1, width)
@@ -228,18 +233,14 @@ def _buckets_to_shards(
     for records in read_ahead(read, range(count)):
         _refuse_duplicates(records[:, :-2], modes)
         chosen = records[records[:, -1] == TRAIN]
-        if not len(chosen):
-            if share.size > 1:  # shards of all processes are read in step
-                raise ConfigError(f"there are too few training entries for {share.size} processes; start fewer")
-            continue
+        if share.size > 1 and not len(chosen):  # shards of all processes are read in step
+            raise ConfigError(f"there are too few training entries for {share.size} processes; start fewer")
         chosen = chosen[np.argsort(chosen[:, -3], kind="stable")]  # by the last mode
         indices, values = chosen[:, :-2], np.ascontiguousarray(chosen[:, -2]).view(np.float32)
-        checksums.append(save_shard(folder, "train", len(counts), indices, values))
-        counts.append(len(chosen))
         summary.update(values)
         for n, total in enumerate(labels):
             total += np.bincount(indices[:, n], minlength=len(total))
-    return Shards(folder, "train", tuple(counts), tuple(checksums)), summary, labels
+        yield indices, values
 
 
 def _refuse_duplicates(indices: NDArray[np.int32], modes: tuple[Mode, ...]) -> None:
