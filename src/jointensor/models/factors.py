@@ -50,6 +50,13 @@ class Factors(nn.Module):
         return rows.view(*indices.shape, self.width)
 
     @torch.no_grad()
+    def resize(self, width: int) -> None:
+        """Give all tables another width: columns that there were are kept, further ones are zero."""
+        kept = self.stacked[:, :width].detach()  # (rows, at most width)
+        self.width = width
+        self.stacked = nn.Parameter(nn.functional.pad(kept, (0, width - kept.shape[1])))
+
+    @torch.no_grad()
     def grow_from(self, old: Factors, *, centre: bool) -> None:
         """Take the rows of tables with fewer labels; those of new labels are the mean of the known ones, or zero."""
         tables = zip(self.tables, old.tables, strict=True)

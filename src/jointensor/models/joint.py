@@ -5,7 +5,7 @@ x̂(i_1, …, i_N) = g({A_n(i_n,:)}) + f({B_n(i_n,:)}; θ)                     e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,9 @@ from jointensor.random_state import GLOBAL_RANDOM
 
 LINKS: dict[str, Callable[[Tensor], Tensor]] = {"identity": lambda score: score, "softplus": nn.functional.softplus}
 """How the score g + f becomes a value: unchanged, or made positive for losses that need it."""
+
+CP_FACTORS = "multilinear.blocks.cp.factors.stacked"
+"""Name of the factor matrices A_n of CP in a state."""
 
 
 class NonlinearHalf(nn.Module):
@@ -94,6 +97,20 @@ class JointModel(nn.Module):
     def forward(self, indices: Tensor) -> Tensor:
         """Values of the entries, ``(batch, modes)`` → ``(batch,)``."""
         return LINKS[self.link](self.score(indices))
+
+    def resize_cp(self, rank: int) -> None:
+        """Give CP another rank R: components that there were are kept, further ones are zero."""
+        if self.multilinear is None:
+            raise ConfigError("a model without a multilinear half has no rank R that could change")
+        self.multilinear.resize_cp(rank)
+        self.rank, self.linear = (rank, self.rank[1]), self.multilinear.spec
+
+    def take(self, state: Mapping[str, Tensor]) -> None:
+        """Set all parameters to those of a state, whose CP may have another rank."""
+        factors = state.get(CP_FACTORS)
+        if factors is not None and factors.shape[1] != len(self.linear_factors[0][0]):
+            self.resize_cp(factors.shape[1])
+        self.load_state_dict(state)
 
     @property
     def linear_factors(self) -> list[Tensor]:

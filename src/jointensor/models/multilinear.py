@@ -31,6 +31,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from jointensor.errors import ConfigError
 from jointensor.models.blocks.base import Block
 from jointensor.models.blocks.smooth import Neighbours
 from jointensor.models.blocks.spec import build_blocks, parse_blocks
@@ -99,6 +100,14 @@ class Multilinear(nn.Module):
         count = max(len(self.draws), 1)
         mean = mean / count
         return fixed + mean, (squares / count - mean.square()).clamp_min(0.0)
+
+    def resize_cp(self, rank: int) -> None:
+        """Give CP another rank: components that there were are kept, further ones are zero."""
+        if self.cp is None:
+            raise ConfigError(f"blocks {self.spec} have no cp whose rank could change")
+        self.cp.resize(rank)
+        pieces = [f"cp:{rank}" if piece.kind.name == "cp" else str(piece) for piece in parse_blocks(self.spec)]
+        self.spec = "+".join(pieces)
 
     def see(self, indices: Tensor) -> None:
         """Let blocks whose size depends on the training entries look at them, ``(entries, modes)``."""

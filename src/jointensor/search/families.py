@@ -15,6 +15,7 @@ from jointensor.data.tensor import SparseTensor
 from jointensor.models.blocks.spec import parse_blocks
 from jointensor.models.joint import JointModel
 from jointensor.predictors import Predictor, fit_bias, fit_tables, fit_trees, refit_tables
+from jointensor.predictors.interpolation import Interpolation, best_interpolation
 from jointensor.search.interruption import StopRequested
 from jointensor.search.portfolio import Candidate
 from jointensor.search.settings import SETTINGS, SearchSettings
@@ -32,6 +33,10 @@ CHAIN = {"burn_in": 30, "draws": 50, "thin": 1}
 
 SHORT = {"refine_epochs": 2, "cycle": 2, "restarts": 0, "burn_in": 20, "draws": 15, "thin": 1}
 """Changes to the recipe for a fit that only ranks candidates, or compiles what they need."""
+
+
+MAX_RANK = 128
+"""Components up to which the multilinear part of a candidate grows."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +118,23 @@ class TablesFamily(BiasFamily):
         """Yes."""
         del candidate
         return True
+
+
+class InterpolationFamily(BiasFamily):
+    """Interpolation along an ordered mode."""
+
+    def fit(self, candidate: Candidate, train: SparseTensor, valid: SparseTensor, options: FitOptions) -> Predictor:
+        """Along the mode that validates best."""
+        del candidate, options
+        found = best_interpolation(train, valid, fit_bias(train, valid))
+        if found is None:
+            raise RuntimeError("no mode can be interpolated along")
+        return found
+
+    def refit(self, candidate: Candidate, fits: Sequence[Any], tensor: SparseTensor, options: FitOptions) -> Predictor:
+        """Along the mode of the first fold."""
+        del candidate, options
+        return Interpolation.of(tensor, fits[0].mode, refit_tables(fits[0].fallback, tensor))
 
 
 class TreesFamily(Family):
@@ -197,9 +219,20 @@ class GibbsFamily(JointFamily):
         return any(piece.kind.name == "tables" for piece in parse_blocks(candidate.linear))
 
 
+class ExactFamily(JointFamily):
+    """Multilinear parts solved exactly, with R chosen by validation."""
+
+    def recipe_changes(self, *, small: bool) -> dict[str, Any]:
+        """R doubles for as long as that validates better."""
+        del small
+        return {"max_rank": MAX_RANK, "restarts": 0}
+
+
 FAMILIES: dict[str, Family] = {
     "bias": BiasFamily(),
     "tables": TablesFamily(),
+    "interpolation": InterpolationFamily(),
+    "exact": ExactFamily(),
     "trees": TreesFamily(),
     "gibbs": GibbsFamily(),
     "joint": JointFamily(),

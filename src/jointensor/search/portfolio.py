@@ -13,6 +13,7 @@ import numpy as np
 from numba import get_num_threads
 
 from jointensor.data.tensor import SparseTensor
+from jointensor.predictors.interpolation import modes_to_interpolate
 from jointensor.predictors.target_encoding import subsets_of
 from jointensor.search.settings import SETTINGS, SearchSettings
 
@@ -67,11 +68,14 @@ def candidates_for(tensor: SparseTensor, settings: SearchSettings = SETTINGS) ->
     found = [
         BIAS,
         Candidate("tables", "tables", 1, stage="core"),
+        Candidate("cp", "exact", 2, (settings.first_rank, 0), stage="core", max_share=0.15),
         Candidate("trees", "trees", 5, stage="core", max_share=0.15, min_seconds=_tree_seconds(tensor, settings)),
         Candidate(base, "gibbs", 2, linear=base, stage="core"),
         Candidate(fm, "gibbs", 3, linear=fm, stage="core", effort=2.0),
         Candidate("julia:4/16", "joint", 6, (4, 16), stage="core"),
     ]
+    if modes_to_interpolate(tensor):
+        found.insert(1, Candidate("interp", "interpolation", 1, stage="core"))
     if len(tensor) <= settings.max_implicit_entries:
         first, second = sorted(np.argsort(tensor.shape)[-2:].tolist())  # the modes with most labels
         implicit = f"+implicit:{first}/{second}+implicit:{second}/{first}"
@@ -90,7 +94,6 @@ def candidates_for(tensor: SparseTensor, settings: SearchSettings = SETTINGS) ->
     # The paper's grid, and either half alone. The network is the fallback for JULIA: the other half may have failed.
     found += [Candidate(f"julia:{r}/{f}", "joint", 7, (r, f)) for r, f in ((10, 10), (16, 4))]
     found.append(Candidate("julia:0/20", "joint", 7, (0, 20), fallback=True))
-    found.append(Candidate("julia:20/0", "joint", 7, (20, 0)))
     found.append(Candidate("avocado:20", "joint", 8, (0, 20), nonlinear="avocado"))
     found.append(Candidate("julia:4/32", "joint", 13, (4, 32), after="julia:4/16", effort=2.5))
     return found

@@ -69,6 +69,8 @@ class SearchSettings:
     """Fits of boosted trees whose mean is returned: each leaves other entries out of its target encoding."""
 
     # --- portfolio
+    first_rank: int = 8
+    """Components that the multilinear part of a candidate starts with before it grows."""
     fm_width: int = 8
     """Width of the vectors of a factorisation machine."""
     wide_fm_width: int = 24

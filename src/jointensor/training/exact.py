@@ -132,16 +132,16 @@ def solve_again(trainer: Trainer, solver: Exact, frozen: FrozenHalf) -> float:
     return _take(trainer, solver, _best_ridge(trainer, solver, frozen, ridges, start, sweeps=SWEEPS_AGAIN))
 
 
-def solve_turn(trainer: Trainer, solver: Exact, frozen: FrozenHalf, round_: int) -> float:
+def solve_turn(trainer: Trainer, solver: Exact, frozen: FrozenHalf, round_: int, *, follow: bool = True) -> float:
     """One sweep with the other half frozen; with ``follow``, at the best of the last ridge and its neighbours.
 
     The ridge that is right for Θ_L alone is too small once Θ_N explains a part of the same entries, or too large
     once it explains what looked like noise.
     """
-    follow, last = trainer.recipe.follow, trainer.state.ridge or solver.als.ridge
+    factor, last = trainer.recipe.follow, trainer.state.ridge or solver.als.ridge
     ridges: tuple[float, ...] = (last,)
-    if follow and len(trainer.valid):
-        ridges += (min(last * follow, max(trainer.recipe.ridges)), last / follow)
+    if follow and factor and len(trainer.valid):
+        ridges += (min(last * factor, max(trainer.recipe.ridges)), last / factor)
     start = solver.als.save() if len(ridges) > 1 else None
     return _take(trainer, solver, _best_ridge(trainer, solver, frozen, ridges, start, sweeps=1, round_=round_))
 

@@ -22,6 +22,7 @@ from jointensor.training.checkpoint import stored
 from jointensor.training.exact import make_exact, solve_again, solve_turn, solve_warm_start
 from jointensor.training.gibbs_driver import sample
 from jointensor.training.init_components import init_components
+from jointensor.training.rank_path import grow_rank
 from jointensor.training.state import Snapshot
 from jointensor.training.trainer import STEPS_PER_EPOCH, Trainer
 
@@ -30,6 +31,9 @@ MIN_NONLINEAR_GAIN = 0.005
 
 NONLINEAR_PATIENCE = 2
 """Epochs without a new best after which Θ_N alone is not trained further."""
+
+FOLLOW_EVERY = 4
+"""Turns of an exact fit from one choice of the ridge to the next: the others are one sweep instead of three."""
 
 Phase = Callable[[Trainer, Exact | None], None]
 
@@ -74,6 +78,7 @@ class Solving:
     """Variables of :func:`solve`."""
 
     warm: bool = False
+    grown: bool = False
     round: int = 1
     rule: Either | None = None
 
@@ -84,9 +89,12 @@ def solve(trainer: Trainer, exact: Exact | None) -> None:
     with trainer.enter(Solving) as at:
         if not at.warm:
             solve_warm_start(trainer, exact, FrozenHalf())
-        at.warm, at.rule = True, at.rule or trainer.stopping_rule()
+            at.warm = True
+        if not at.grown:
+            grow_rank(trainer, exact, FrozenHalf())
+        at.grown, at.rule = True, at.rule or trainer.stopping_rule()
         while at.round <= trainer.recipe.rounds + trainer.recipe.refine_epochs:
-            if at.rule.report(solve_turn(trainer, exact, FrozenHalf(), at.round)):
+            if at.rule.report(solve_turn(trainer, exact, FrozenHalf(), at.round, follow=at.round % FOLLOW_EVERY == 1)):
                 trainer.state.converged = True
                 break
             at.round += 1

@@ -143,7 +143,7 @@ class Trainer:
             if state.finished:
                 return
             self.generators.set_state(state.random)
-            self.model.load_state_dict(state.model)
+            self.model.take(state.model)
             self.model.eval()
 
     def pause(self, position: Position | None = None) -> None:
@@ -225,7 +225,7 @@ class Trainer:
 
     def put(self, state: Snapshot) -> None:
         """Set all parameters to a copy."""
-        self.model.load_state_dict(state)
+        self.model.take(state)
 
     def put_best(self) -> None:
         """Set all parameters to the best state so far, if there is one."""

@@ -1,0 +1,95 @@
+"""R by validation: components are added to an exact fit for as long as that validates better."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from jointensor.models.blocks.product import product_scales
+from jointensor.solvers.data_parallel import take_first
+from jointensor.solvers.sgd import Exact, FrozenHalf
+from jointensor.training.checkpoint import stored
+from jointensor.training.exact import Tried, solve_turn
+from jointensor.training.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class PathSettings:
+    """Numbers of the path of ranks."""
+
+    min_turns: int = 3
+    """Turns at every rank before it is judged: the first one only finds a place for the new components."""
+    max_turns: int = 8
+    """Most turns at every rank."""
+    min_turn_gain: float = 0.01
+    """Share by which a turn must lower the validation error for another one to follow."""
+    min_rank_gain: float = 0.003
+    """Share by which a rank must lower the validation error of the one before for a larger one to follow."""
+
+
+PATH = PathSettings()
+"""The settings of every fit."""
+
+
+@stored
+@dataclass
+class RankPath:
+    """Variables of :func:`grow_rank`."""
+
+    turns: int = 0
+    """In all."""
+    turn: int = 0
+    """At the present rank."""
+    figure: float = math.inf
+    """After the last turn at the present rank."""
+    rank: int = 0
+    """That validated best so far."""
+    best: Tried | None = None
+    """Its solution."""
+
+
+def grow_rank(trainer: Trainer, solver: Exact, frozen: FrozenHalf) -> None:
+    """Double R from where the solver is, for as long as that lowers the validation error; ends at the best R."""
+    model = trainer.model
+    if not trainer.recipe.max_rank or not len(trainer.valid) or not model.linear_factors:
+        return
+    with trainer.enter(RankPath) as at:
+        while True:
+            _solve_rank(trainer, solver, frozen, at)
+            better = at.best is None or at.figure < (1 - PATH.min_rank_gain) * at.best.figure
+            if at.best is None or at.figure < at.best.figure:
+                at.rank, at.best = model.rank[0], Tried(at.figure, solver.als.ridge, solver.als.save())
+            if not better or 2 * model.rank[0] > trainer.recipe.max_rank:
+                break
+            add_components(trainer, solver, 2 * model.rank[0])
+            at.turn, at.figure = 0, math.inf
+        if model.rank[0] != at.rank:
+            model.resize_cp(at.rank)
+        solver.als.restore(at.best.saved)
+        solver.als.ridge = trainer.state.ridge = at.best.ridge
+
+
+def _solve_rank(trainer: Trainer, solver: Exact, frozen: FrozenHalf, at: RankPath) -> None:
+    """Turns at the present rank until they gain little."""
+    while at.turn < PATH.max_turns:
+        before = at.figure
+        at.figure = solve_turn(trainer, solver, frozen, at.turns + 1, follow=at.turn == PATH.min_turns - 1)
+        at.turn, at.turns = at.turn + 1, at.turns + 1
+        if at.turn >= PATH.min_turns and at.figure > (1 - PATH.min_turn_gain) * before:
+            return
+
+
+@torch.no_grad()
+def add_components(trainer: Trainer, solver: Exact, rank: int) -> None:
+    """Random components beside those that there are; their values have the spread of the residuals."""
+    als, before = solver.als, trainer.model.rank[0]
+    spread = math.sqrt(als.systems.mean_squared_error())
+    _, deviation = product_scales(0.0, spread, rank - before, len(trainer.model.shape))
+    trainer.model.resize_cp(rank)
+    with trainer.generators.as_global():
+        for table in trainer.model.linear_factors:
+            torch.nn.init.normal_(table[:, before:], 0.0, deviation)
+    take_first(trainer.model, trainer.processes)
+    als.refresh()
