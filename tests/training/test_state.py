@@ -29,6 +29,8 @@ RECIPES = {
     "naive": make_recipe("paper", training="naive", refine_epochs=4, batch_size=64, optimizer="sgd"),
     "gibbs": make_recipe("default", linear_solver="gibbs", burn_in=3, draws=4, refine_epochs=3, cycle=3),
     "huber": make_recipe("default", loss="huber", refine_epochs=3, cycle=3),
+    "nested": make_recipe("default", nested=True, max_rank=8, restarts=1, refine_epochs=9, cycle=3, batch_size=64),
+    "nested paper": make_recipe("paper", nested=True, rounds=2, refine_epochs=3, warm_epochs=2, batch_size=64),
 }
 MODELS = {"joint": ((2, 3), "julia"), "linear": ((3, 0), "julia"), "network": ((0, 3), "julia")}
 

@@ -27,21 +27,36 @@ CP_FACTORS = "multilinear.blocks.cp.factors.stacked"
 
 
 class NonlinearHalf(nn.Module):
-    """f with its own factor matrices B_n: Θ_N of the paper."""
+    """f with its own factor matrices B_n: Θ_N of the paper.
+
+    Its values are ``scale · (f − offset)``: f itself, unless nested training has changed the scale from 1 and the
+    offset from 0. A scale of 0 leaves the multilinear half alone.
+    """
+
+    scale: Tensor
+    offset: Tensor
 
     def __init__(self, shape: Sequence[int], width: int, part: str | type[nn.Module] | nn.Module) -> None:
         super().__init__()
         self.factors = Factors(shape, width)
         self.part = make_nonlinear(part, len(shape), width)
+        self.register_buffer("scale", torch.ones(()))
+        self.register_buffer("offset", torch.zeros(()))
         self.spec = describe_nonlinear(self.part, given=part)
 
     def forward(self, indices: Tensor) -> Tensor:
         """f of the entries, ``(batch, modes)`` → ``(batch,)``."""
-        return self.part(self.factors(indices))
+        return self.scale * (self.part(self.factors(indices)) - self.offset)
+
+    def set_scale(self, scale: float, offset: float = 0.0) -> None:
+        """Make the values ``scale · (f − offset)``."""
+        self.scale.fill_(scale)
+        self.offset.fill_(offset)
 
     def grow_from(self, old: NonlinearHalf) -> None:
         """Take the parameters of an f of a tensor whose modes had fewer labels."""
         self.part.load_state_dict({name: value.cpu() for name, value in old.part.state_dict().items()})
+        self.set_scale(float(old.scale), float(old.offset))
         self.factors.grow_from(old.factors, centre=True)
 
 

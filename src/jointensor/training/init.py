@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from jointensor.models.joint import JointModel, NonlinearHalf
+from jointensor.models.multilinear import Multilinear
 from jointensor.models.nonlinear.base import Nonlinear
 
 SPREAD = 0.3
@@ -47,22 +48,38 @@ def initialise(model: JointModel, moments: tuple[float, float], *, start: str) -
         more room for the network above zero and a wider start of the components, for a half that is solved.
         ``raw``: standard normal factors and the layers' own defaults.
     """
-    mean, spread = moments
-    if model.link == "softplus":  # the score that becomes the mean
-        mean = math.log(math.expm1(max(mean, 1e-3))) if mean < 20 else mean
     g, f = model.multilinear, model.nonlinear
-    raw = start == "raw"
+    mean = score_of_mean(model, moments)
     levels = Levels(mean, 0.0)
     if f is not None:
-        lift = EXACT_LIFT if start == "exact" else LIFT
-        lifted = _start_nonlinear(f, None if raw else max(mean, lift * spread), SPREAD * spread)
+        lifted = init_nonlinear(f, (mean, moments[1]), start)
         levels = Levels(mean - lifted, lifted)
     if g is not None:
-        g.init(levels.linear, None if raw else (EXACT_SPREAD if start == "exact" else SPREAD) * spread)
-    return Levels(0.0, 0.0) if raw else levels
+        init_linear(g, levels.linear, moments[1], start)
+    return Levels(0.0, 0.0) if start == "raw" else levels
 
 
-def _start_nonlinear(half: NonlinearHalf, level: float | None, spread: float) -> float:
+def score_of_mean(model: JointModel, moments: tuple[float, float]) -> float:
+    """The score that becomes the mean of the values."""
+    mean, _ = moments
+    if model.link == "softplus":
+        return math.log(math.expm1(max(mean, 1e-3))) if mean < 20 else mean
+    return mean
+
+
+def init_nonlinear(f: NonlinearHalf, moments: tuple[float, float], start: str) -> float:
+    """Start f; returns the level it starts at. ``moments``: of scores, see :func:`initialise`."""
+    mean, spread = moments
+    lift = EXACT_LIFT if start == "exact" else LIFT
+    return start_nonlinear(f, None if start == "raw" else max(mean, lift * spread), SPREAD * spread)
+
+
+def init_linear(g: Multilinear, level: float, spread: float, start: str) -> None:
+    """Start g around a level."""
+    g.init(level, None if start == "raw" else (EXACT_SPREAD if start == "exact" else SPREAD) * spread)
+
+
+def start_nonlinear(half: NonlinearHalf, level: float | None, spread: float) -> float:
     """Reset f and its factors; returns the level its output starts at, 0 where that cannot be set."""
     for module in reversed(list(half.part.modules())):  # children first: a parent may overrule them
         reset = getattr(module, "reset_parameters", None)

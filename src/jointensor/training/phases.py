@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from torch import nn
 
@@ -19,10 +18,12 @@ from jointensor.solvers.failures import DeadError, HopelessError
 from jointensor.solvers.sgd import Exact, FrozenHalf, Sgd
 from jointensor.solvers.stopping import Either, Patience
 from jointensor.training.checkpoint import stored
+from jointensor.training.descent import Descent, descend, halves_of, joint_halves
 from jointensor.training.exact import make_exact, solve_again, solve_turn, solve_warm_start
 from jointensor.training.gibbs_driver import sample
 from jointensor.training.init_components import init_components
-from jointensor.training.rank_path import grow_rank
+from jointensor.training.nested import catch_up, descend_alone, fit_other_half, half_is_best, solve_alone
+from jointensor.training.solve import solve
 from jointensor.training.state import Snapshot
 from jointensor.training.trainer import STEPS_PER_EPOCH, Trainer
 
@@ -32,17 +33,7 @@ MIN_NONLINEAR_GAIN = 0.005
 NONLINEAR_PATIENCE = 2
 """Epochs without a new best after which Θ_N alone is not trained further."""
 
-FOLLOW_EVERY = 4
-"""Turns of an exact fit from one choice of the ridge to the next: the others are one sweep instead of three."""
-
 Phase = Callable[[Trainer, Exact | None], None]
-
-
-class HalfModel(NamedTuple):
-    """One half with what its training needs: Θ_L with μ_L, or Θ_N with μ_N."""
-
-    module: nn.Module
-    lr: float
 
 
 def train(trainer: Trainer) -> None:
@@ -61,6 +52,8 @@ def phases_of(trainer: Trainer, exact: Exact | None) -> list[Phase]:
     if recipe.training == "naive":
         return [refine]
     if model.multilinear is not None and model.nonlinear is not None:
+        if recipe.nested and len(trainer.valid):  # without validation entries there is nothing to compare
+            return [solve_alone, descend_alone, fit_other_half, refine, catch_up, *draws]
         return [warm_start, alternate, refine, *draws]
     if exact is None:
         return [start_components, refine]
@@ -70,34 +63,6 @@ def phases_of(trainer: Trainer, exact: Exact | None) -> list[Phase]:
 def start_components(trainer: Trainer, _: Exact | None = None) -> None:
     """Initial components of a multilinear model that is descended."""
     init_components(trainer)
-
-
-@stored
-@dataclass
-class Solving:
-    """Variables of :func:`solve`."""
-
-    warm: bool = False
-    grown: bool = False
-    round: int = 1
-    rule: Either | None = None
-
-
-def solve(trainer: Trainer, exact: Exact | None) -> None:
-    """A model that is multilinear only, by exact sweeps until validation stops changing."""
-    assert exact is not None  # the phase of an exact solver
-    with trainer.enter(Solving) as at:
-        if not at.warm:
-            solve_warm_start(trainer, exact, FrozenHalf())
-            at.warm = True
-        if not at.grown:
-            grow_rank(trainer, exact, FrozenHalf())
-        at.grown, at.rule = True, at.rule or trainer.stopping_rule()
-        while at.round <= trainer.recipe.rounds + trainer.recipe.refine_epochs:
-            if at.rule.report(solve_turn(trainer, exact, FrozenHalf(), at.round, follow=at.round % FOLLOW_EVERY == 1)):
-                trainer.state.converged = True
-                break
-            at.round += 1
 
 
 @stored
@@ -172,7 +137,7 @@ def draw(trainer: Trainer, _: Exact | None = None) -> None:
             if model.nonlinear is None or model.multilinear is None:
                 return
             at.before, at.mean = trainer.figure_of(model.score), trainer.snapshot()
-        half, frozen = _halves(trainer)["nonlinear"], trainer.freeze(model.multilinear)  # type: ignore[arg-type]
+        half, frozen = halves_of(trainer)["nonlinear"], trainer.freeze(model.multilinear)  # type: ignore[arg-type]
         rate = trainer.recipe.lr_refine or half.lr
         sgd = trainer.sgd("draw", half._replace(lr=rate), falls_within=1)
         figure = trainer.epoch(half.module, frozen, sgd, "draw: nonlinear", keep=False)
@@ -240,7 +205,7 @@ class Estimation:
 
 def _estimate(trainer: Trainer, exact: Exact | None, name: str) -> float:
     """Train one half alone, the other a constant; returns the figure it ends with."""
-    half, levels = _halves(trainer)[name], trainer.state.levels
+    half, levels = halves_of(trainer)[name], trainer.state.levels
     level = levels.nonlinear if name == "linear" else levels.linear
     frozen = FrozenHalf(level, level)
     if name == "linear" and exact is not None:
@@ -276,7 +241,7 @@ def _best_epoch(trainer: Trainer) -> float:
     """
     model, level = trainer.model, trainer.state.levels.linear
     assert model.multilinear is not None  # there are two halves
-    half, frozen = _halves(trainer)["nonlinear"], FrozenHalf(level, level)
+    half, frozen = halves_of(trainer)["nonlinear"], FrozenHalf(level, level)
     # epochs of few steps count for less; none has less than one
     times = max(1, STEPS_PER_EPOCH * min(trainer.batch_size, trainer.train.total) // trainer.train.total)
     with trainer.enter(NonlinearAlone) as at:
@@ -319,7 +284,7 @@ def alternate(trainer: Trainer, exact: Exact | None = None) -> None:
     After a warm start of Θ_L each round updates Θ_N by eq. (8), then Θ_L by eq. (9). The frozen half
     is a constant during a turn and is evaluated once.
     """
-    recipe, halves = trainer.recipe, _halves(trainer)
+    recipe, halves = trainer.recipe, halves_of(trainer)
     turns = ("nonlinear", "linear") if (trainer.state.first or recipe.first) == "linear" else ("linear", "nonlinear")
     with trainer.enter(Alternation) as at:
         at.rule = at.rule or trainer.stopping_rule()
@@ -359,69 +324,15 @@ def _solve_turn(trainer: Trainer, exact: Exact, frozen: FrozenHalf, at: Alternat
         at.epoch += 1
 
 
-@stored
-@dataclass
-class Refinement:
-    """Variables of :func:`refine`."""
-
-    begun: bool = False
-    epoch: int = 0
-    """Epochs so far; of the present cycle, where there are cycles."""
-    rule: Either | None = None
-    past: int = 0
-    """Epochs of earlier cycles."""
-    length: int = 0
-    """Epochs of the present cycle."""
-    before: float = math.inf
-    """Best figure before it."""
-
-
 def refine(trainer: Trainer, _: Exact | None = None) -> None:
     """Train all parameters together until validation stops changing: eq. (6) by Adam or SGD."""
     recipe, state = trainer.recipe, trainer.state
-    with trainer.enter(Refinement) as at:
-        if not at.begun:
+    if half_is_best(state):  # the other one is a constant, and does not help
+        state.converged = True
+        return
+    with trainer.enter(Descent) as at:
+        if not at.begun and at.best is None:
             state.converged = state.converged and not recipe.refine_epochs  # the last phase decides
-        if recipe.cycle:
-            _refine_in_cycles(trainer, at)
-            return
-        if not at.begun:
-            trainer.put_best()
-        at.begun, at.rule = True, at.rule or trainer.stopping_rule()
-        sgd = trainer.sgd("refine", *_joint_halves(trainer))
-        while at.epoch < recipe.refine_epochs:
-            figure = trainer.epoch(trainer.model.score, FrozenHalf(), sgd, "refine")
-            at.epoch += 1
-            if at.rule.report(figure):
-                state.converged = True
-                break
-
-
-def _refine_in_cycles(trainer: Trainer, at: Refinement) -> None:
-    """Let the learning rate fall to zero within some epochs; again in twice as many, while that gains much."""
-    recipe, state = trainer.recipe, trainer.state
-    while at.past < recipe.refine_epochs:
-        if not at.begun:
-            trainer.put_best()
-            at.begun, at.length, at.before = True, at.length or recipe.cycle, state.best_figure
-        # a rate that falls to zero averages by itself
-        sgd = trainer.sgd("refine", *_joint_halves(trainer), average=False, falls_within=at.length)
-        while at.epoch < min(at.length, recipe.refine_epochs - at.past):
-            trainer.epoch(trainer.model.score, FrozenHalf(), sgd, "refine")
-            at.epoch += 1
-        gained = state.best_figure < (1 - recipe.cycle_gain) * at.before
-        at.past, at.length, at.epoch, at.begun = at.past + at.length, 2 * at.length, 0, False
-        if len(trainer.valid) and not gained:
-            state.converged = True
-            break
-
-
-def _joint_halves(trainer: Trainer) -> list[HalfModel]:
-    lr = trainer.recipe.lr_refine
-    return [half._replace(lr=lr or half.lr) for half in _halves(trainer).values()]
-
-
-def _halves(trainer: Trainer) -> dict[str, HalfModel]:
-    model, recipe = trainer.model, trainer.recipe
-    halves = {"linear": (model.multilinear, recipe.lr_linear), "nonlinear": (model.nonlinear, recipe.lr_nonlinear)}
-    return {name: HalfModel(module, lr) for name, (module, lr) in halves.items() if module is not None}
+            at.figure, at.best = state.best_figure, state.best_state
+        descend(trainer, at, trainer.model.score, FrozenHalf(), joint_halves(trainer), "refine")
+        state.converged = state.converged or at.ended

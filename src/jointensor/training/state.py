@@ -71,6 +71,20 @@ class Attempt:
 
 
 @stored
+@dataclass(frozen=True)
+class Alone:
+    """One half that was trained alone, the other a constant."""
+
+    figure: float
+    state: Snapshot | None
+    """Of the whole model."""
+    epochs: int = 0
+    """Of descent so far."""
+    ended: bool = True
+    """Whether it was trained to its end."""
+
+
+@stored
 @dataclass
 class TrainState:
     """Where a fit is; see the head of this module."""
@@ -107,6 +121,8 @@ class TrainState:
     ridge: float | None = None
     first: str | None = None
     """Which half was estimated first."""
+    alone: dict[str, Alone] = field(default_factory=dict)
+    """Halves that were trained alone, by name."""
     collapsed: list[str] = field(default_factory=list)
     failures: FailureDetector = field(default_factory=lambda: FailureDetector(0))
     # filled in when a checkpoint is written

@@ -103,7 +103,7 @@ class Trainer:
         self.loss = make_loss(recipe.loss, huber_delta=recipe.huber_delta)
         self.may_draw = may_draw(model)
         self.state = TrainState(shared=processes.shared, batch_limit=limits.batch)
-        self.generators = self._new_generators()
+        self.generators = self.new_generators()
         self.solvers: dict[str, Resumable] = {}
         """Solvers whose state a checkpoint holds."""
         self.stopped = False
@@ -113,7 +113,7 @@ class Trainer:
 
     def start(self) -> None:
         """Set the model to a new random start."""
-        self.generators, self.solvers = self._new_generators(), {}
+        self.generators, self.solvers = self.new_generators(), {}
         state, number = self.state, len(self.state.attempts)
         state.failures = FailureDetector(self.recipe.failure_epochs if number < self.recipe.restarts else 0)
         given = self.snapshot() if not number else {}
@@ -121,24 +121,26 @@ class Trainer:
         self.model.eval()
         self.model.link = self.loss.link
         with self.generators.as_global():
-            state.levels = initialise(self.model, self.train.moments(), start=self._start)
+            state.levels = initialise(self.model, self.train.moments(), start=self.start_kind)
         take_first(self.model, self.processes)
         state.start = self.snapshot()
         if not number:
             state.untouched = {name: value for name, value in given.items() if torch.equal(value, state.start[name])}
 
     @property
-    def _start(self) -> str:
+    def start_kind(self) -> str:
+        """How parameters are drawn, see :func:`~jointensor.training.init.initialise`."""
         return "exact" if self.recipe.solves and self.recipe.start == "data" else self.recipe.start
 
-    def _new_generators(self) -> Generators:
+    def new_generators(self) -> Generators:
+        """Random numbers of a start, from its beginning."""
         return Generators(self.train.device, self.seed, len(self.state.attempts))
 
     def resume(self, state: TrainState) -> None:
         """Continue from a checkpoint."""
         self.state = state
         with _misfit_named():
-            self.generators = self._new_generators()
+            self.generators = self.new_generators()
             self.model.link = self.loss.link
             if state.finished:
                 return
@@ -231,6 +233,12 @@ class Trainer:
         """Set all parameters to the best state so far, if there is one."""
         if self.state.best_state is not None:
             self.put(self.state.best_state)
+
+    def consider(self) -> None:
+        """Keep the present state where it validates better than the best one so far."""
+        figure = self.figure_of(self.model.score)
+        if figure < self.state.best_figure:
+            self.state.best_figure, self.state.best_state = figure, self.snapshot()
 
     # --- sizes ---
 

@@ -1,4 +1,4 @@
-"""R by validation: components are added to an exact fit for as long as that validates better."""
+"""The multilinear half alone, by exact sweeps; components are added for as long as that validates better."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import torch
 from jointensor.models.blocks.product import product_scales
 from jointensor.solvers.data_parallel import take_first
 from jointensor.solvers.sgd import Exact, FrozenHalf
+from jointensor.solvers.stopping import Either
 from jointensor.training.checkpoint import stored
-from jointensor.training.exact import Tried, solve_turn
+from jointensor.training.exact import Tried, solve_turn, solve_warm_start
 from jointensor.training.trainer import Trainer
 
 
@@ -31,6 +32,41 @@ class PathSettings:
 
 PATH = PathSettings()
 """The settings of every fit."""
+
+
+FOLLOW_EVERY = 4
+"""Turns of an exact fit from one choice of the ridge to the next: the others are one sweep instead of three."""
+
+NOTHING = FrozenHalf()
+"""The other half of a model that has one half only."""
+
+
+@stored
+@dataclass
+class Solving:
+    """Variables of :func:`solve`."""
+
+    warm: bool = False
+    grown: bool = False
+    round: int = 1
+    rule: Either | None = None
+
+
+def solve(trainer: Trainer, exact: Exact | None, frozen: FrozenHalf = NOTHING) -> None:
+    """A multilinear half alone, by exact sweeps until validation stops changing."""
+    assert exact is not None  # the phase of an exact solver
+    with trainer.enter(Solving) as at:
+        if not at.warm:
+            solve_warm_start(trainer, exact, frozen)
+            at.warm = True
+        if not at.grown:
+            grow_rank(trainer, exact, frozen)
+        at.grown, at.rule = True, at.rule or trainer.stopping_rule()
+        while at.round <= trainer.recipe.rounds + trainer.recipe.refine_epochs:
+            if at.rule.report(solve_turn(trainer, exact, frozen, at.round, follow=at.round % FOLLOW_EVERY == 1)):
+                trainer.state.converged = True
+                break
+            at.round += 1
 
 
 @stored

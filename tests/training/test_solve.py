@@ -1,0 +1,67 @@
+"""R by validation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from jointensor.data.split import split
+from jointensor.data.synthetic import make_joint
+from jointensor.errors import ConfigError
+from jointensor.metrics import rmse
+from jointensor.models.joint import JointModel
+from jointensor.training.fit import fit
+from jointensor.training.recipe import make_recipe
+
+
+def planted(rank, noise=0.05):
+    return split(make_joint((30, 25, 20), (rank, 0), observed=6000, noise=noise, seed=1)[0], seed=0)
+
+
+def fitted(parts, first, max_rank, **changes):
+    recipe = make_recipe("default", max_rank=max_rank, fall_back=False, **changes)
+    model = JointModel(parts.train.shape, (first, 0), linear=recipe.linear(first))
+    return fit(model, parts, recipe, seed=0, device="cpu", engine="reference")
+
+
+def test_components_are_added_until_the_planted_ones_are_found():
+    parts = planted(8)
+    grown, fixed = (rmse(fitted(parts, 2, most).predict(parts.test.indices), parts.test.values) for most in (32, 0))
+    noise = 0.05 * parts.train.values.std()
+    assert grown < 1.5 * noise
+    assert fixed > 5 * noise
+
+
+def test_a_tensor_of_rank_one_stays_at_few_components():
+    found = fitted(planted(1, noise=0.5), 1, 64)
+    assert found.model.rank[0] <= 4
+
+
+def test_the_rank_never_exceeds_its_limit():
+    assert fitted(planted(8), 1, 5).model.rank[0] <= 5
+
+
+def test_rank_and_blocks_of_a_grown_model_agree():
+    found = fitted(planted(8), 2, 16).model
+    rank = found.rank[0]
+    assert found.linear == f"mean+bias+cp:{rank}"
+    assert [factor.shape[1] for factor in found.linear_factors] == [rank] * 3
+    assert JointModel.from_config(found.config()).n_parameters() == found.n_parameters()
+
+
+def test_more_components_are_zero_until_they_are_trained():
+    model = JointModel((5, 4, 3), (2, 0))
+    cells = np.array([[0, 0, 0], [4, 3, 2]])
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter)
+    before = model(torch.from_numpy(cells))
+    model.resize_cp(6)
+    assert torch.equal(model(torch.from_numpy(cells)), before)
+    model.resize_cp(2)
+    assert torch.equal(model(torch.from_numpy(cells)), before)
+
+
+def test_a_model_without_cp_cannot_be_resized():
+    with pytest.raises(ConfigError, match="no cp"):
+        JointModel((5, 4, 3), (0, 2), linear="mean+bias").resize_cp(4)
