@@ -31,7 +31,7 @@ LONG_CHAIN = {"burn_in": 40, "draws": 60, "thin": 2}
 CHAIN = {"burn_in": 30, "draws": 50, "thin": 1}
 """Gibbs chain of other tensors."""
 
-SHORT = {"refine_epochs": 2, "cycle": 2, "restarts": 0, "burn_in": 20, "draws": 15, "thin": 1}
+SHORT = {"refine_epochs": 2, "cycle": 2, "restarts": 0, "burn_in": 20, "draws": 15, "thin": 1, "max_rank": 0}
 """Changes to the recipe for a fit that only ranks candidates, or compiles what they need."""
 
 
@@ -221,6 +221,14 @@ class GibbsFamily(JointFamily):
 
 class ExactFamily(JointFamily):
     """Multilinear parts solved exactly, with R chosen by validation."""
+
+    def fit(self, candidate: Candidate, train: SparseTensor, valid: SparseTensor, options: FitOptions) -> Predictor:
+        """From the rank of the candidate on; a short fit compiles what every rank needs."""
+        rank = candidate.rank[0]
+        while options.short and rank < MAX_RANK:
+            super().fit(replace(candidate, rank=(rank, 0)), train, valid, options)
+            rank *= 2
+        return super().fit(replace(candidate, rank=(rank, 0)), train, valid, options)
 
     def recipe_changes(self, *, small: bool) -> dict[str, Any]:
         """R doubles for as long as that validates better."""

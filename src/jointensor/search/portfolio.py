@@ -68,7 +68,7 @@ def candidates_for(tensor: SparseTensor, settings: SearchSettings = SETTINGS) ->
     found = [
         BIAS,
         Candidate("tables", "tables", 1, stage="core"),
-        Candidate("cp", "exact", 2, (settings.first_rank, 0), stage="core", max_share=0.15),
+        Candidate("cp", "exact", 2, (settings.first_rank, 0), stage="core", max_share=0.25),
         Candidate("trees", "trees", 5, stage="core", max_share=0.15, min_seconds=_tree_seconds(tensor, settings)),
         Candidate(base, "gibbs", 2, linear=base, stage="core"),
         Candidate(fm, "gibbs", 3, linear=fm, stage="core", effort=2.0),
