@@ -1,10 +1,15 @@
 """Candidates are plain data with names of their own, and families that fit them."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
+from jointensor.data.modes import Mode
 from jointensor.data.synthetic import make_joint
-from jointensor.search.families import FAMILIES, family_of
-from jointensor.search.portfolio import candidates_for
+from jointensor.data.tensor import SparseTensor
+from jointensor.search.families import FAMILIES, FitOptions, family_of
+from jointensor.search.portfolio import Candidate, candidates_for
 from tests.search.searches import BIAS
 
 
@@ -14,8 +19,30 @@ def test_candidates_have_names_of_their_own(shape):
     offered = candidates_for(tensor)
     assert len({one.slug for one in offered}) == len({one.name for one in offered}) == len(offered)
     assert all(one.after is None or one.after in {other.name for other in offered} for one in offered)
-    assert {one.family for one in offered if one.stage == "core"} == set(FAMILIES)
+    assert {one.family for one in offered if one.stage == "core"} == set(FAMILIES) - {"interpolation"}
     assert offered[0] == BIAS
+
+
+def test_interpolation_is_offered_along_ordered_modes():
+    tensor, _ = make_joint((6, 5, 4), (1, 0), observed=15, seed=0)
+    modes = (replace(tensor.modes[0], order="ordered"), *tensor.modes[1:])
+    ordered = SparseTensor(tensor.indices, tensor.values, modes)
+    assert {one.family for one in candidates_for(ordered) if one.stage == "core"} == set(FAMILIES)
+
+
+def test_interpolation_is_fitted_and_refitted():
+    """A series is a line: interpolation has it exactly, on entries that were left out and after a refit."""
+    cells = np.array([[i, t] for i in range(3) for t in range(20)])
+    modes = (Mode("series", 3), Mode("time", 20, order="ordered"))
+    tensor = SparseTensor(cells, 2.0 * cells[:, 1] + cells[:, 0], modes)
+    family, candidate = FAMILIES["interpolation"], Candidate("interp", "interpolation", 1)
+    inner = np.flatnonzero(cells[:, 1] % 4 == 2)
+    train, valid = tensor.take(np.setdiff1d(np.arange(60), inner)), tensor.take(inner)
+    found = family.fit(candidate, train, valid, FitOptions())
+    assert np.allclose(found.predict(valid.indices), valid.values)
+    again = family.refit(candidate, [found], tensor.take(np.flatnonzero(cells[:, 1] % 2 == 0)), FitOptions())
+    odd = tensor.take(np.flatnonzero((cells[:, 1] % 2 == 1) & (cells[:, 1] < 19)))
+    assert np.allclose(again.predict(odd.indices), odd.values)
 
 
 def test_families_say_what_they_tabulate():
