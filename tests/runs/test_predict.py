@@ -3,11 +3,15 @@
 import csv
 import json
 import os
+from importlib import import_module
 
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
+from jointensor.data import formats
+from jointensor.data.formats import Format, register_format
+from jointensor.errors import ConfigError
 from jointensor.runs.folder import load_run
 from jointensor.runs.predict import complete_file, predict_file, without_formulas
 
@@ -59,6 +63,22 @@ def test_safe_csv_is_an_option_of_predict_and_complete_for_text_tables(cli, fitt
         code, _, err = cli(*words, "--out", tmp_path / "c.parquet", "--safe-csv")
         assert code == 2
         assert "--safe-csv is for .csv, .tsv and .txt" in err
+
+
+def test_names_of_formats_that_are_not_written_are_refused(labelled, tmp_path, monkeypatch):
+    """Suffixes are those of the formats there are, one from outside included."""
+    run, queries = labelled
+    for name in ("a.xlsx", "a.tns", "a"):
+        with pytest.raises(ConfigError, match=r"its name must end in one of \.csv, .*\.parquet, .*\.npz$"):
+            predict_file(run, queries, tmp_path / name)
+    with pytest.raises(ConfigError, match=r"\.ndjson$"):
+        complete_file(run, tmp_path / "a.npz", top=1)
+    bars = Format("bars", (".bars",), tensor=False, functions=import_module("jointensor.data.formats.delimited"))
+    monkeypatch.setattr(formats, "FORMATS", formats.FORMATS.copy())
+    monkeypatch.setattr("jointensor.runs.predict.FORMATS", formats.FORMATS)
+    register_format(bars)
+    predict_file(run, queries, tmp_path / "a.bars")
+    assert len(read(tmp_path / "a.bars")) == 3
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device"])

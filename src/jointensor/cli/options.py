@@ -188,7 +188,7 @@ def _table(
     no_header: bool,
     columns: str | None,
 ) -> dict[str, Any] | None:
-    if format_of(source).name in ("npz", "tns"):
+    if format_of(source).tensor:
         if modes or mode or value:
             raise ConfigError(
                 f"{source} says itself what its modes and values are; leave out --modes, --mode and --value"

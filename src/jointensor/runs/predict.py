@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jointensor.atomic import sha256, write_whole
-from jointensor.data.formats import check_file, format_of
+from jointensor.data.formats import FORMATS, check_file, format_of
 from jointensor.data.queries import ahead, read_queries, scan_queries
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError, JointensorError
@@ -58,16 +58,16 @@ def predict_file(
     -------
     How many queries there are, and how many have a label that no training entry had.
     """
-    _check_name(out, ("npz",), safe_csv=safe_csv)
+    _check_name(out, ".npz", safe_csv=safe_csv)
     check_file(queries)
     answers = _Answers(Serving(run.predictor), interval)
     if format_of(out).name == "npz":
         _to_archive(run, queries, out, answers)
-    elif format_of(queries).name in ("npz", "tns"):
-        _to_table(_whole(run, queries), out, answers, safe_csv=safe_csv)
+    elif format_of(queries).tensor:
+        _write(_with_predictions(_whole(run, queries), answers), out, safe_csv=safe_csv)
     else:
         with closing(ahead(scan_queries(queries, run.modes, run.spec, CHUNK))) as parts:
-            _to_table(parts, out, answers, safe_csv=safe_csv)
+            _write(_with_predictions(parts, answers), out, safe_csv=safe_csv)
     return answers.count, answers.unseen
 
 
@@ -99,10 +99,6 @@ def _to_archive(run: Run, queries: Path, out: Path, answers: _Answers) -> None:
     columns["values"] = columns.pop("prediction")
     given = asked.indices if asked.given is None else asked.given
     write_whole(out, lambda draft: np.savez_compressed(draft, indices=given, **columns))
-
-
-def _to_table(parts: Iterable[QueryChunk], out: Path, answers: _Answers, *, safe_csv: bool) -> None:
-    _write(_with_predictions(parts, answers), out, safe_csv=safe_csv)
 
 
 def _write(frames: Iterable[pl.DataFrame], out: Path, *, safe_csv: bool) -> None:
@@ -182,7 +178,7 @@ def complete_file(
     """
     from jointensor.evaluation.complete import Observed, fill_in, fill_in_top, select  # noqa: PLC0415 - polars only here
 
-    _check_name(out, (), safe_csv=safe_csv)
+    _check_name(out, safe_csv=safe_csv)
     selection = select(run.modes, where)
     observed = Observed(_observed(run, on_note), selection)
     serving = Serving(run.predictor)
@@ -195,14 +191,14 @@ def complete_file(
     _write(frames, out, safe_csv=safe_csv)
 
 
-def _check_name(out: Path, more: tuple[str, ...], *, safe_csv: bool) -> None:
-    """Refuse a name whose ending promises another format than what would be written."""
+def _check_name(out: Path, *more: str, safe_csv: bool) -> None:
+    """Refuse a name whose suffix promises another format than what would be written: a table, or ``more``."""
     if safe_csv and format_of(out).name != "delimited":
         raise ConfigError(f"--safe-csv is for .csv, .tsv and .txt; leave it out for {out}, which holds no formulas")
-    endings = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".arrow", ".feather", ".ipc", ".jsonl", ".ndjson")
-    if format_of(out).name not in more and not out.name.lower().endswith(endings):
-        known = ", ".join((*endings, *(f".{kind}" for kind in more)))
-        raise ConfigError(f"{out} cannot be written: its name must end in one of {known}")
+    tables = (suffix for one in FORMATS if not one.tensor for suffix in one.suffixes)
+    suffixes = (".csv", ".tsv", ".txt", *tables, *more)
+    if not out.name.lower().endswith(suffixes):
+        raise ConfigError(f"{out} cannot be written: its name must end in one of {', '.join(suffixes)}")
 
 
 def _observed(run: Run, on_note: Callable[[str], None]) -> SparseTensor | None:
