@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch.nn.functional import linear, relu
 
 from jointensor.errors import ConfigError
-from jointensor.kernels import ENGINES, ModeView, engines, numba_blas, numba_rows, pick_engine, solve_rows
+from jointensor.kernels import ENGINES, ModeView, engines, numba_blas, numba_rows, pick_engine, rows, solve_rows
 from jointensor.kernels.bfloat16 import linear_relu_linear_16
-from jointensor.kernels.rows import DIAGONAL_LIFT, row_systems
+from jointensor.kernels.rows import DIAGONAL_LIFT, row_systems, solve_in_blocks
 from jointensor.models.joint import JointModel
 
 SHAPE = (7, 5, 6, 4, 3)
@@ -231,6 +231,27 @@ def test_components_that_are_almost_alike_are_fitted_as_well_as_they_can_be(engi
     assert (reached <= 1.02 * lowest + 1e-6).all()
     assert found.abs().amax(dim=1).gt(0).tolist() == [count > 0 for count in COUNTS]
     assert torch.isfinite(values).all()
+
+
+@pytest.mark.parametrize(("rank", "block"), [(12, 4), (13, 4), (3, 4), (40, 16)])
+def test_systems_are_solved_in_blocks(rank, block):
+    generator = torch.Generator().manual_seed(0)
+    h = torch.randn(5, 2 * rank, rank, dtype=torch.float64, generator=generator)
+    system, right = h.mT @ h, torch.randn(5, rank, dtype=torch.float64, generator=generator)
+    system[3, rank // 2, rank // 2] = -1.0
+    expected = torch.linalg.solve(system, right)
+    found, failed = solve_in_blocks(system.tril(), right, block)
+    torch.testing.assert_close(found[[0, 1, 2, 4]], expected[[0, 1, 2, 4]])
+    assert failed.gt(0).tolist() == [False, False, False, True, False]
+
+
+def test_rows_are_solved_in_groups_that_fit_into_memory(monkeypatch):
+    indices, tables, targets, weights = problem(3)
+    expected = solved(solve_rows, indices, tables, targets, weights, 0, 0.5)
+    monkeypatch.setattr(rows, "MAX_GRAM_BYTES", {"cpu": 2 * 4 * 3**2})  # two of seven rows
+    assert [(group.start, group.stop) for group in rows.row_groups(7, tables[0])] == [(0, 2), (2, 4), (4, 6), (6, 7)]
+    for one, other in zip(solved(solve_rows, indices, tables, targets, weights, 0, 0.5), expected, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_weights_below_zero_are_taken_as_they_are():

@@ -7,7 +7,7 @@ from torch.nn.functional import linear, relu
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # there by the interpreter, see tests/conftest.py
 pytest.importorskip("triton")
 
-from jointensor.kernels import ModeView, solve_rows, triton_rows
+from jointensor.kernels import ModeView, rows, solve_rows, triton_rows, triton_wide_rows
 from jointensor.kernels.triton_adam import adam_step
 from jointensor.kernels.triton_cp import cp_gradient, cp_values
 from jointensor.kernels.triton_mlp import (
@@ -20,6 +20,8 @@ from jointensor.kernels.triton_mlp import (
 from jointensor.kernels.triton_rows import solve_rows_triton
 
 SHAPE = (7, 5, 6, 4, 3)
+SLOW = [pytest.mark.slow] if DEVICE == "cpu" else []
+"""Sizes that take the interpreter a minute."""
 BETAS, EPS = (0.9, 0.999), 1e-8
 
 
@@ -141,14 +143,64 @@ def test_systems_that_are_not_positive_have_no_solution(monkeypatch, segment):
     assert not values.any()
 
 
-def test_ranks_above_the_most_are_left_to_the_reference(monkeypatch):
-    monkeypatch.setattr(triton_rows, "MAX_RANK", 3)
-    indices, tables, targets, weights = problem(3, 4)
-    expected = solved(solve_rows, indices, tables, targets, weights, 1, 0.5)
-    found = solved(solve_rows_triton, indices, tables, targets, weights, 1, 0.5)
-    if DEVICE == "cpu":
-        assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
-    assert_same_solution(indices, tables, targets, weights, 1, 0.5)
+LONG = (0, 300, 1, 16, 17, 130, 128)
+"""Entries of the rows of a problem with a high rank: none, few, more than a segment, and one more than few."""
+
+
+def wide_problem(rank, seed=0):
+    """Components of unit size, so that systems are as well conditioned as their ridge makes them."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.repeat_interleave(torch.arange(len(LONG)), torch.tensor(LONG))
+    rows = rows[torch.randperm(len(rows), generator=generator)]
+    indices = torch.stack([rows, *(torch.randint(40, rows.shape, generator=generator) for _ in range(2))], dim=1)
+    tables = [numbers(size, rank, seed=n, scale=rank**-0.25) for n, size in enumerate((len(LONG), 40, 40))]
+    weights = torch.rand(len(rows), generator=generator).to(DEVICE)
+    return indices.to(DEVICE), tables, numbers(len(rows), seed=seed + 9), weights
+
+
+@pytest.mark.parametrize("weighed", [False, True])
+@pytest.mark.parametrize("rank", [129, 192, *(pytest.param(rank, marks=SLOW) for rank in (256, 512))])
+def test_high_ranks_are_solved_in_tiles(monkeypatch, rank, weighed):
+    """Rows without entries, with few, in one segment and in several; in one group of rows and in several."""
+    indices, tables, targets, weights = wide_problem(rank)
+    monkeypatch.setattr(triton_wide_rows, "SEGMENT", 160)
+    same = (indices, tables, targets, weights if weighed else None, 0, 0.5)
+    assert_same_solution(*same)
+    monkeypatch.setattr(rows, "MAX_GRAM_BYTES", {"cpu": 4 * rank**2, "cuda": 4 * rank**2})
+    prior = numbers(len(LONG), rank, seed=3)
+    assert_same_solution(*same, prior=prior)
+    found, _ = solved(solve_rows_triton, *same, prior=prior)
+    torch.testing.assert_close(found[0], prior[0])
+
+
+@pytest.mark.parametrize("sums", [False, True])
+@pytest.mark.parametrize("modes", [1, 2, 4])
+@pytest.mark.parametrize("rank", [5, 20])
+def test_tiles_of_any_number_of_modes(monkeypatch, rank, modes, sums):
+    """The same code at sizes that the interpreter runs in no time: tiles of 16, one of which is full of zeros."""
+    monkeypatch.setattr(triton_rows, "MAX_RANK", 4)
+    for name, size in (("FEW", (16,)), ("SEGMENT", 16), ("TILES", (16, 64)), ("PART", 16)):
+        monkeypatch.setattr(triton_wide_rows, name, size)
+    assert triton_wide_rows.tile_of(20) == 16
+    indices, tables, targets, weights = problem(modes, rank)
+    indices[indices[:, 0] == 2, 0] = 1
+    indices[:60, 0] = 3
+    prior = numbers(SHAPE[0], rank, seed=3)
+    assert_same_solution(indices, tables, targets, weights, 0, 2.0, prior=prior, sums=sums)
+    assert_same_solution(indices, tables, targets, None, 0, 2.0, sums=sums)
+
+
+@pytest.mark.filterwarnings("ignore:.*encountered in.*:RuntimeWarning")
+def test_hopeless_systems_of_a_high_rank_never_give_nan():
+    indices, tables, targets, _ = wide_problem(192)
+    for scale in (0.0, 1e30):
+        found, values = solved(solve_rows_triton, indices, [scale * table for table in tables], targets, None, 0, 0.0)
+        assert not found.any()
+        assert scale or not values.any()
+
+
+def test_tiles_waste_little_where_the_rank_is_no_multiple_of_them():
+    assert [triton_wide_rows.tile_of(rank) for rank in (129, 192, 256, 320, 512)] == [64, 64, 128, 64, 128]
 
 
 def test_values_are_left_out_when_they_are_not_asked_for():

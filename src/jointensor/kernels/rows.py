@@ -30,6 +30,10 @@ MORE_LIFT = (1e-4, 1e-2)
 """Tried in turn where a system is not positive in spite of it: rounding grows with the rank, and with components that
 are alike. Far more than the first, as a system that is barely positive has a wild solution."""
 
+MAX_CHOLESKY = 128
+"""Systems above this size are factorised in blocks of it on a GPU: its matrix products are far faster than its batched
+Cholesky factorisation."""
+
 MAX_GRAM_BYTES = {"cpu": 1 << 28, "cuda": 1 << 30}
 """Size of the systems that are formed and solved at a time; rows are solved in groups of so much."""
 
@@ -221,6 +225,37 @@ def _solve_lifted(gram: Tensor, right: Tensor, lift: Tensor) -> tuple[Tensor, Te
     """Solutions of systems with a lifted diagonal, and which of them are usable."""
     system = gram.clone()
     system.diagonal(dim1=1, dim2=2).add_(lift[:, None])
-    factor, failed = torch.linalg.cholesky_ex(system)
-    solved = torch.cholesky_solve(right[:, :, None], factor).squeeze(2)
+    if system.is_cuda and system.shape[1] > MAX_CHOLESKY:
+        solved, failed = solve_in_blocks(system, right, MAX_CHOLESKY)
+    else:
+        factor, failed = torch.linalg.cholesky_ex(system)
+        solved = torch.cholesky_solve(right[:, :, None], factor).squeeze(2)
     return solved, (failed == 0) & torch.isfinite(solved).all(dim=1)
+
+
+def solve_in_blocks(system: Tensor, right: Tensor, block: int) -> tuple[Tensor, Tensor]:
+    """Solutions of positive systems ``(systems, R, R)``, whose lower triangles are overwritten, and 0 for each that is
+    positive.
+
+    A Cholesky factorisation by block columns: diagonal blocks are inverted, everything else is matrix products.
+    """
+    size, rest = system.shape[1], right[:, :, None].clone()  # (systems, R, 1)
+    failed = torch.zeros(len(system), dtype=torch.int32, device=system.device)
+    edges = [(first, min(first + block, size)) for first in range(0, size, block)]
+    inverses: list[Tensor] = []
+    for first, last in edges:
+        factor, info = torch.linalg.cholesky_ex(system[:, first:last, first:last])
+        failed |= info
+        eye = torch.eye(last - first, dtype=system.dtype, device=system.device).expand_as(factor)
+        inverses.append(torch.linalg.solve_triangular(factor, eye, upper=False))  # (systems, block, block)
+        rest[:, first:last] = inverses[-1] @ rest[:, first:last]
+        below = system[:, last:, first:last] @ inverses[-1].mT  # (systems, R - last, block)
+        system[:, last:, first:last] = below
+        rest[:, last:].baddbmm_(below, rest[:, first:last], alpha=-1)
+        for start, stop in edges[len(inverses) :]:
+            under = below[:, start - last :]
+            system[:, start:, start:stop].baddbmm_(under, under[:, : stop - start].mT, alpha=-1)
+    for (first, last), inverse in zip(reversed(edges), reversed(inverses), strict=True):
+        above = rest[:, first:last] - system[:, last:, first:last].mT @ rest[:, last:]
+        rest[:, first:last] = inverse.mT @ above
+    return rest.squeeze(2), failed

@@ -2,7 +2,8 @@
 
 One program per segment, a run of at most ``SEGMENT`` sorted entries of one row: it gathers their Khatri-Rao rows,
 multiplies them into the normal equations and, where the segment is the whole row, solves them on the spot.
-Longer rows are added up in memory first and solved by a second kernel.
+Longer rows are added up in memory first and solved by a second kernel. Ranks above ``MAX_RANK`` are left to
+:mod:`jointensor.kernels.triton_wide_rows`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import triton  # type: ignore[import-untyped, unused-ignore]
 import triton.language as tl  # type: ignore[import-untyped, unused-ignore]
 from torch import Tensor
 
-from jointensor.kernels.rows import ModeView, solve_rows
+from jointensor.kernels.rows import ModeView
 
 SEGMENT = 1024
 """Most entries of one program: enough programs to fill the device even where a mode has few rows."""
@@ -24,7 +25,7 @@ BLOCK = 32
 """Entries whose Khatri-Rao rows are in registers at a time."""
 
 MAX_RANK = 128
-"""Above it the normal equations of a row do not fit in registers; the reference is used then."""
+"""Above it the normal equations of a row do not fit in registers."""
 
 
 class Segments(NamedTuple):
@@ -68,8 +69,13 @@ def solve_rows_triton(
 ) -> Tensor:
     """As :func:`jointensor.kernels.rows.solve_rows`, for tensors on a GPU in 32 bits."""
     size, rank = table.shape
-    if rank > MAX_RANK or size == 0:
-        return solve_rows(view, others, targets, weights, ridge, table, evaluate=evaluate, prior=prior, sums=sums)
+    if size == 0:
+        return torch.empty_like(targets) if evaluate else targets.new_empty(0)
+    if rank > MAX_RANK:
+        from jointensor.kernels.triton_wide_rows import solve_wide_rows  # noqa: PLC0415 - it uses the kernels below
+
+        solve_wide_rows(view, others, targets, weights, ridge, table, prior=prior, sums=sums)
+        return evaluate_rows(view, others, targets, table, sums=sums) if evaluate else targets.new_empty(0)
     cut = view.remember("segments", lambda: segments_of(view))
     stacked, offsets = _stack(others, table)
     padded = max(16, triton.next_power_of_2(rank))  # the least a matrix product takes
@@ -114,10 +120,21 @@ def solve_rows_triton(
             RANK=padded,
             num_warps=shape["num_warps"],
         )
-    if not evaluate:
-        return targets.new_empty(0)
-    values = torch.empty_like(targets)
-    _evaluate[(len(cut.rows),)](*cut[:3], *given, table, values, **shape)
+    return evaluate_rows(view, others, targets, table, sums=sums) if evaluate else targets.new_empty(0)
+
+
+def evaluate_rows(view: ModeView, others: Sequence[Tensor], like: Tensor, table: Tensor, *, sums: bool) -> Tensor:
+    """As :func:`jointensor.kernels.rows.row_values`."""
+    cut = view.remember("segments", lambda: segments_of(view))
+    stacked, offsets = _stack(others, table)
+    padded = max(16, triton.next_power_of_2(table.shape[1]))
+    values = torch.empty_like(like)
+    _evaluate[(len(cut.rows),)](
+        *cut[:3], view.order, view.columns, stacked, offsets, len(like), table, values,
+        SUMS=sums, rank=table.shape[1], MODES=len(others), RANK=padded,
+        BLOCK=min(BLOCK, BLOCK * 128 // padded),  # as many numbers in registers as at a rank of 128
+        num_warps=1 if padded <= 32 else 4,
+    )  # fmt: skip
     return values
 
 
@@ -133,11 +150,11 @@ def _stack(others: Sequence[Tensor], table: Tensor) -> tuple[Tensor, Tensor]:
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
 def _khatri_rao(  # type: ignore[no-untyped-def]
-    e, live, columns, stacked, offsets, entries, SUMS: tl.constexpr, rank: tl.constexpr, MODES: tl.constexpr,
+    e, live, first, columns, stacked, offsets, entries, SUMS: tl.constexpr, rank: tl.constexpr, MODES: tl.constexpr,
     RANK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """h_e of some sorted entries, ``(BLOCK, RANK)``; zero outside of them and of the rank."""
-    r = tl.arange(0, RANK)
+    """h_e of some sorted entries, from component ``first`` on, ``(BLOCK, RANK)``; zero outside of both."""
+    r = first + tl.arange(0, RANK)
     inside = live[:, None] & (r < rank)[None, :]
     h = tl.where(inside, tl.full((BLOCK, RANK), 0.0 if SUMS and MODES else 1.0, tl.float32), 0.0)
     for m in tl.static_range(MODES):
@@ -148,19 +165,14 @@ def _khatri_rao(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
-def _solve_spd(a, b, ridge, drawn, rank: tl.constexpr, RANK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Solve ``(a + ridge I) x = b + ridge drawn`` by elimination, ``(RANK, RANK)`` and ``(RANK,)``; ``drawn`` where
-    there is no solution.
+def _eliminate(a, b, least, size, RANK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Solve ``a x = b`` for the first ``size`` unknowns, ``(RANK, RANK)`` and ``(RANK,)``; whether all pivots and
+    ``least`` are positive and the solution is finite.
 
-    A symmetric positive system needs no exchange of rows. The same lift as in ``solve_spd`` of the reference.
+    A symmetric positive system needs no exchange of rows.
     """
     r = tl.arange(0, RANK)
-    eye = r[:, None] == r[None, :]
-    lift = ridge + 1e-6 * tl.sum(tl.sum(tl.where(eye, a, 0.0), 1), 0) / rank + 1e-19
-    a += tl.where(eye, tl.where(r < rank, lift, 1.0)[:, None], 0.0)
-    b += ridge * drawn
-    least = lift
-    for k in range(rank):
+    for k in range(size):
         here = r == k
         row = tl.sum(tl.where(here[:, None], a, 0.0), 0)  # a[k, :]
         column = tl.where(here, 0.0, tl.sum(tl.where(here[None, :], a, 0.0), 1))  # a[:, k] without the pivot
@@ -171,7 +183,18 @@ def _solve_spd(a, b, ridge, drawn, rank: tl.constexpr, RANK: tl.constexpr):  # t
         a = tl.where(here[:, None], row[None, :], a - column[:, None] * row[None, :])
         b = tl.where(here, solved, b - column * solved)
     worst = tl.max(tl.where(tl.abs(b) < 3e38, 0, 1), 0)  # NaN and infinity compare false
-    return tl.where((least > 0) & (worst == 0), b, drawn)
+    return b, (least > 0) & (worst == 0)
+
+
+@triton.jit  # type: ignore[untyped-decorator, unused-ignore]
+def _solve_spd(a, b, ridge, drawn, rank: tl.constexpr, RANK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Solve ``(a + ridge I) x = b + ridge drawn``, lifted as by ``solve_spd``; ``drawn`` where there is no solution."""
+    r = tl.arange(0, RANK)
+    eye = r[:, None] == r[None, :]
+    lift = ridge + 1e-6 * tl.sum(tl.sum(tl.where(eye, a, 0.0), 1), 0) / rank + 1e-19
+    a += tl.where(eye, tl.where(r < rank, lift, 1.0)[:, None], 0.0)
+    x, usable = _eliminate(a, b + ridge * drawn, lift, rank, RANK)
+    return tl.where(usable, x, drawn)
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]
@@ -197,7 +220,7 @@ def _accumulate(  # type: ignore[no-untyped-def]
     for start in range(begin, end, BLOCK):
         e = start + tl.arange(0, BLOCK)
         live = e < end
-        h = _khatri_rao(e, live, columns, stacked, offsets, entries, SUMS, rank, MODES, RANK, BLOCK)
+        h = _khatri_rao(e, live, 0, columns, stacked, offsets, entries, SUMS, rank, MODES, RANK, BLOCK)
         place = tl.load(order + e, mask=live, other=0)
         y = tl.load(targets + place, mask=live, other=0.0)
         weighed = h
@@ -245,6 +268,6 @@ def _evaluate(  # type: ignore[no-untyped-def]
     for start in range(begin, end, BLOCK):
         e = start + tl.arange(0, BLOCK)
         live = e < end
-        h = _khatri_rao(e, live, columns, stacked, offsets, entries, SUMS, rank, MODES, RANK, BLOCK)
+        h = _khatri_rao(e, live, 0, columns, stacked, offsets, entries, SUMS, rank, MODES, RANK, BLOCK)
         place = tl.load(order + e, mask=live, other=0)
         tl.store(values + place, tl.sum(h * a[None, :], 1), mask=live)
