@@ -53,6 +53,13 @@ def _outcome(read, path, spec):
         return f"{type(error).__name__}: {error}"
 
 
+def test_a_packed_file_without_content_is_empty(tmp_path):
+    path = tmp_path / "t.csv.gz"
+    path.write_bytes(gzip.compress(b""))
+    with pytest.raises(DataError, match="is empty"):
+        read_table(path)
+
+
 def test_a_stray_quote_does_not_take_for_ever(tmp_path):
     """Line ends behind an odd quote are looked at once, not once for every line."""
     path = tmp_path / "t.csv"

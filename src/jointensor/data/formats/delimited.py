@@ -60,7 +60,9 @@ def scan(path: Path, spec: TableSpec | None, rows: int) -> Iterator[pl.DataFrame
                 yield from _named(path, part, spec).iter_slices(rows)
             blank = empty
         blank = pl.concat([blank, frame.slice(end)])
-    _refuse_cut_line(path, separator, 0 if empty is None else empty.width, height)
+    if empty is None:
+        raise DataError(f"{path} is empty")
+    _refuse_cut_line(path, separator, empty.width, height)
 
 
 def _parse(text: bytes, separator: str, *, has_header: bool, columns: pl.DataFrame | None) -> pl.DataFrame:
