@@ -102,7 +102,8 @@ def solve_wide_rows(
         if len(rows):
             _solve_few[(len(rows),)](
                 rows, view.starts, *entries, ridge, table if prior is None else prior, table,
-                DRAWN=prior is not None, **shape, SIZE=size, PART=PART, num_warps=1 if size <= 32 else 4,
+                DRAWN=prior is not None, **shape, SIZE=size, PART=PART, num_warps=max(1, size // 16),
+                num_stages=1,  # more would take shared memory from other programs
             )  # fmt: skip
     tile = tile_of(rank)
     tiles = -(-rank // tile)
