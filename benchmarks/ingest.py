@@ -1,11 +1,11 @@
 """Ingest of a table in chunks: seconds, processor time and peak memory of reading, sorting and merging its cells.
 
-    git worktree add /tmp/before 2025a13
-    python benchmarks/ingest.py --rows 12e6 --beside /tmp/before/src --out benchmarks/results/ingest.json
+    git worktree add /tmp/beside 187ceff
+    python benchmarks/ingest.py --rows 12e6 --beside /tmp/beside/src --out benchmarks/results/ingest.json
 
 Rows of three modes, of which a few share a cell, become merged cells in the order of their indices
 (:func:`jointensor.data.table_source.scan_table_source`), in a process of its own. ``--beside`` names another source
-tree that does the same job; 2025a13 is the last one with an external sort of its own instead of DuckDB's.
+tree that does the same job; 187ceff sorts with DuckDB.
 """
 
 import argparse

@@ -1,24 +1,25 @@
-"""External sort of cells by index, by DuckDB, with rows of the same cell merged."""
+"""External sort of cells by index, with rows of the same cell merged: a radix sort by ranges of labels.
+
+A file with more rows than fit in memory is divided by ranges of labels of one mode; a single label with too many rows
+is divided by the next mode. Files that fit are sorted and merged in memory.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from jointensor.data.frames import merge_cells
 from jointensor.data.modes import Mode
-from jointensor.errors import DataError, RunError
+from jointensor.errors import DataError
 
-SORT_MEMORY = "150MB"
-"""DuckDB's ``memory_limit``. With it, 12 and 60 million rows of three modes take about 100 MB more than the libraries
-(``benchmarks/ingest.py``)."""
+ROWS = 1 << 20
+"""Rows that are divided at a time."""
 
 
 class SortedCells:
@@ -36,75 +37,88 @@ class SortedCells:
 
     def __init__(self, folder: Path, modes: tuple[Mode, ...], rule: str) -> None:
         self.folder, self.modes, self.rule = folder, modes, rule
-        self.names = [f"m{n}" for n in range(len(modes))]
-        self.files: list[Path] = []
-        columns = ", ".join(f"{name} INTEGER" for name in self.names)
-        with self._storage():
-            self.base = duckdb.connect(str(folder / "cells.duckdb"))
-            for setting in (
-                f"memory_limit = '{SORT_MEMORY}'", "threads = 1", f"temp_directory = '{_quoted(folder)}'",
-                "enable_progress_bar = false", "enable_external_access = false",
-            ):  # fmt: skip
-                self.base.execute(f"SET {setting}")
-            self.base.execute(f"CREATE TABLE cells ({columns}, value DOUBLE)")
+        columns = [(f"m{n}", np.int32) for n in range(len(modes))]
+        self.unsorted = _CellFile(folder / "cells", np.dtype([*columns, ("value", np.float64)]))
+        self.merged: list[Path] = []
 
     def append(self, rows: pl.DataFrame) -> None:
         """Add rows as :func:`~jointensor.data.frames.cell_frame` makes them."""
-        with self._storage():
-            self.base.register("block", {name: rows[name].to_numpy() for name in (*self.names, "value")})
-            self.base.execute("INSERT INTO cells SELECT * FROM block")
-            self.base.unregister("block")
+        records = np.empty(rows.height, self.unsorted.columns)
+        for name in self.unsorted.columns.names or ():
+            records[name] = rows[name].to_numpy()
+        self.unsorted.append(records)
 
     def sort(self, rows: int) -> int:
-        """Sort and merge all rows, about ``rows`` at a time in memory; returns the number of cells."""
+        """Sort and merge all rows, at most ``rows`` at a time in memory; returns the number of cells."""
         cells = 0
-        with self._storage():
-            self.base.execute(f"CREATE TABLE sorted AS SELECT * FROM cells ORDER BY {', '.join(self.names)}, rowid")
-            self.base.execute("DROP TABLE cells")
-            for frame in self._merged(rows):
-                self.files.append(self.folder / f"merged-{len(self.files):06d}.npz")
-                np.savez(self.files[-1], indices=frame.drop("value").to_numpy(), values=frame["value"].to_numpy())
-                cells += frame.height
-            self.base.close()
-        (self.folder / "cells.duckdb").unlink()
+        for records in self._sorted(self.unsorted, 0, rows):
+            names = self.unsorted.columns.names or ()
+            frame = pl.DataFrame({name: np.ascontiguousarray(records[name]) for name in names})
+            frame = merge_cells(frame, self.rule, self.modes)
+            self.merged.append(self.folder / f"merged-{len(self.merged):06d}.npz")
+            np.savez(self.merged[-1], indices=frame.drop("value").to_numpy(), values=frame["value"].to_numpy())
+            cells += frame.height
         return cells
 
     def chunks(self) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
         """Indices and values of all cells, in the order of their indices."""
-        for file in self.files:
+        for file in self.merged:
             with np.load(file) as arrays:
                 yield arrays["indices"], arrays["values"]
 
-    def _merged(self, rows: int) -> Iterator[pl.DataFrame]:
-        """Merged cells; rows of the last cell of a block wait for the next block."""
-        (count,) = self.base.execute("SELECT count(*) FROM sorted").fetchone() or (0,)
-        waiting: list[pl.DataFrame] = []
-        for start in range(0, count, rows):
-            query = f"SELECT * FROM sorted WHERE rowid >= {start} AND rowid < {start + rows} ORDER BY rowid"
-            block = pl.concat([*waiting, pl.DataFrame(self.base.execute(query).fetchnumpy())])
-            last = 0 if start + rows >= count else self._rows_of_last_cell(block, rows)
-            waiting = [block.tail(last)]
-            if last < block.height:
-                yield merge_cells(block.head(block.height - last), self.rule, self.modes)
-
-    def _rows_of_last_cell(self, block: pl.DataFrame, rows: int) -> int:
-        cell = block.row(-1)
-        same = block.select(pl.all_horizontal(pl.col(name) == i for name, i in zip(self.names, cell, strict=False)))
-        last = int(same.to_series().sum())
-        if last > rows:
-            labels = ", ".join(f"{mode.name}={mode.label(int(i))}" for mode, i in zip(self.modes, cell, strict=False))
+    def _sorted(self, cells: _CellFile, mode: int, rows: int) -> Iterator[NDArray[Any]]:
+        """Rows in parts that fit in memory; all cells of a part come before those of the next."""
+        if cells.rows <= rows:
+            if cells.rows:
+                (records,) = cells.read(rows)
+                cells.path.unlink()
+                yield records
+            return
+        if mode == len(self.modes):
+            first = next(cells.read(1))[0]
+            cell = ", ".join(f"{one.name}={one.label(int(first[f'm{n}']))}" for n, one in enumerate(self.modes))
             raise DataError(
-                f"more than {rows:,} rows share the cell {labels}; aggregate them first, or leave out --memory"
+                f"more than {rows:,} rows share the cell {cell}; aggregate them first, or leave out --memory"
             )
-        return last
-
-    @contextmanager
-    def _storage(self) -> Iterator[None]:
-        try:
-            yield
-        except duckdb.Error as error:
-            raise RunError(f"cells cannot be sorted in {self.folder}: {str(error).splitlines()[0]}") from error
+        for part in _divided(cells, f"m{mode}", self.modes[mode].size, rows):
+            yield from self._sorted(part, mode + 1, rows)
 
 
-def _quoted(path: Path) -> str:
-    return str(path).replace("'", "''")
+class _CellFile:
+    """Rows in a file, in their order."""
+
+    def __init__(self, path: Path, columns: np.dtype[Any]) -> None:
+        self.path, self.columns, self.rows = path, columns, 0
+
+    def append(self, records: NDArray[Any]) -> None:
+        with self.path.open("ab") as file:
+            records.tofile(file)
+        self.rows += len(records)
+
+    def read(self, rows: int = ROWS) -> Iterator[NDArray[Any]]:
+        """All rows, at most ``rows`` at a time."""
+        for start in range(0, self.rows, rows):
+            yield np.fromfile(self.path, self.columns, rows, offset=start * self.columns.itemsize)
+
+
+def _divided(cells: _CellFile, mode: str, size: int, rows: int) -> list[_CellFile]:
+    """Files of ranges of labels, each with at most ``rows`` rows or a single label."""
+    counts = np.zeros(size, dtype=np.int64)
+    for records in cells.read():
+        counts += np.bincount(records[mode], minlength=size)
+    part_of = np.empty(size, dtype=np.int64)
+    part = held = 0
+    for label, count in enumerate(counts.tolist()):
+        if held and held + count > rows:
+            part, held = part + 1, 0
+        part_of[label] = part
+        held += count
+    parts = [_CellFile(cells.path.with_name(f"{cells.path.name}.{k}"), cells.columns) for k in range(part + 1)]
+    for records in cells.read():
+        member = part_of[records[mode]]
+        order = np.argsort(member, kind="stable")
+        edges = np.flatnonzero(np.diff(member[order])) + 1
+        for chosen in np.split(order, edges):
+            parts[member[chosen[0]]].append(records[chosen])
+    cells.path.unlink()
+    return [one for one in parts if one.rows]
