@@ -86,7 +86,7 @@ class ModeExpression:
         """``"user"`` or ``"NAME=EXPRESSION"``.
 
         >>> ModeExpression.parse("date=day(Date/Time)")
-        ModeExpression(name='date', text='day(Date/Time)', format=None)
+        ModeExpression(name='date', text='day(Date/Time)', format=None, types=None)
         """
         name, sign, expression = text.partition("=")
         if not name.strip() or (sign and not expression.strip()):
