@@ -49,6 +49,13 @@ class RunConfig:
     stream: bool = False
     """Whether entries stay on disk even where ``memory`` holds them."""
 
+    def __post_init__(self) -> None:
+        chosen = [name for name in ("nested", "max_rank") if self.recipe_changes.get(name)]
+        if self.refit and chosen:
+            raise ConfigError(
+                f"--set {chosen[0]} needs validation entries, and --refit has none: leave out one of the two"
+            )
+
     @property
     def rank_pair(self) -> tuple[int, int]:
         """``(R, F)`` of a run that does not search."""
