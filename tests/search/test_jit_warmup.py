@@ -1,5 +1,7 @@
 """Candidates are compiled for before they are timed; nothing else changes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,10 @@ from jointensor.search import cross_fit
 from jointensor.search.families import FAMILIES, FitOptions, family_of
 from jointensor.search.jit_warmup import warm_up
 from jointensor.search.portfolio import candidates_for
+from jointensor.search.settings import SETTINGS
 from tests.search.searches import TREES, bench
+
+EVERY_CANDIDATE = replace(SETTINGS, min_entries_per_parameter=0.0)
 
 
 def some_tensor(n_modes=3, entries=300):
@@ -24,13 +29,13 @@ def some_tensor(n_modes=3, entries=300):
 def test_every_candidate_can_be_warmed_up(n_modes):
     """None of them fails on a handful of entries."""
     tensor = some_tensor(n_modes)
-    for one in candidates_for(tensor):
+    for one in candidates_for(tensor, EVERY_CANDIDATE):
         if family_of(one).warmup_key(one) is not None:
             warm_up(one, tensor, FitOptions(device="cpu"))
 
 
 def test_candidates_that_run_the_same_code_are_warmed_up_once():
-    keys = {one.name: family_of(one).warmup_key(one) for one in candidates_for(some_tensor())}
+    keys = {one.name: family_of(one).warmup_key(one) for one in candidates_for(some_tensor(), EVERY_CANDIDATE)}
     assert keys["bias"] is keys["tables"] is None
     assert keys["mean+bias+tables+fm:8"] == keys["mean+bias+tables+fm:24"] != keys["mean+bias+tables"]
     assert keys["julia:4/16"] == keys["julia:4/32"] != keys["avocado:20"]

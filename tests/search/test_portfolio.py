@@ -10,6 +10,7 @@ from jointensor.data.synthetic import make_joint
 from jointensor.data.tensor import SparseTensor
 from jointensor.search.families import FAMILIES, FitOptions, family_of
 from jointensor.search.portfolio import Candidate, candidates_for
+from jointensor.search.settings import SETTINGS
 from tests.search.searches import BIAS
 
 
@@ -19,7 +20,7 @@ def test_candidates_have_names_of_their_own(shape):
     offered = candidates_for(tensor)
     assert len({one.slug for one in offered}) == len({one.name for one in offered}) == len(offered)
     assert all(one.after is None or one.after in {other.name for other in offered} for one in offered)
-    assert {one.family for one in offered if one.stage == "core"} == set(FAMILIES) - {"interpolation"}
+    assert {one.family for one in offered if one.stage == "core"} == set(FAMILIES) - {"interpolation", "exact"}
     assert offered[0] == BIAS
 
 
@@ -27,7 +28,14 @@ def test_interpolation_is_offered_along_ordered_modes():
     tensor, _ = make_joint((6, 5, 4), (1, 0), observed=15, seed=0)
     modes = (replace(tensor.modes[0], order="ordered"), *tensor.modes[1:])
     ordered = SparseTensor(tensor.indices, tensor.values, modes)
-    assert {one.family for one in candidates_for(ordered) if one.stage == "core"} == set(FAMILIES)
+    assert {one.family for one in candidates_for(ordered) if one.stage == "core"} == set(FAMILIES) - {"exact"}
+
+
+def test_cp_is_offered_where_there_are_many_entries_per_parameter():
+    dense, _ = make_joint((12, 12, 12), (1, 0), observed=1700, seed=0)
+    few = replace(SETTINGS, first_rank=2)  # 72 parameters, 23.6 entries each
+    assert "cp" in {one.name for one in candidates_for(dense, few)}
+    assert "cp" not in {one.name for one in candidates_for(dense)}
 
 
 def test_interpolation_is_fitted_and_refitted():

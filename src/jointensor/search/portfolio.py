@@ -68,12 +68,13 @@ def candidates_for(tensor: SparseTensor, settings: SearchSettings = SETTINGS) ->
     found = [
         BIAS,
         Candidate("tables", "tables", 1, stage="core"),
-        Candidate("cp", "exact", 2, (settings.first_rank, 0), stage="core", max_share=0.25),
         Candidate("trees", "trees", 5, stage="core", max_share=0.15, min_seconds=_tree_seconds(tensor, settings)),
         Candidate(base, "gibbs", 2, linear=base, stage="core"),
         Candidate(fm, "gibbs", 3, linear=fm, stage="core", effort=2.0),
         Candidate("julia:4/16", "joint", 6, (4, 16), stage="core"),
     ]
+    if len(tensor) >= settings.min_entries_per_parameter * settings.first_rank * sum(tensor.shape):
+        found.insert(2, Candidate("cp", "exact", 2, (settings.first_rank, 0), stage="core", max_share=0.25))
     if modes_to_interpolate(tensor):
         found.insert(1, Candidate("interp", "interpolation", 1, stage="core"))
     if len(tensor) <= settings.max_implicit_entries:

@@ -71,6 +71,9 @@ class SearchSettings:
     # --- portfolio
     first_rank: int = 8
     """Components that the multilinear part of a candidate starts with before it grows."""
+    min_entries_per_parameter: float = 20.0
+    """Entries per parameter of these components for them to be tried: with fewer (ratings, events), CP is behind models
+    of pairs of modes, and compiling its solver for every rank takes the time of other candidates."""
     fm_width: int = 8
     """Width of the vectors of a factorisation machine."""
     wide_fm_width: int = 24
