@@ -2,9 +2,15 @@
 
 import threading
 
+import numpy as np
+import polars as pl
 import pytest
 
-from jointensor.data.queries import ahead
+from jointensor.data import queries
+from jointensor.data.expressions import ModeExpression
+from jointensor.data.frames import TableSpec, frame_to_tensor
+from jointensor.data.queries import ahead, scan_entries
+from jointensor.errors import DataError
 
 
 def made(count, seen, fails_at=None):
@@ -47,3 +53,39 @@ def test_somebody_who_stops_early_leaves_no_thread_behind():
     assert next(parts) == (0, None)
     parts.close()
     assert not [one for one in threading.enumerate() if one.name.startswith("read-ahead")]
+
+
+@pytest.fixture
+def trained():
+    """A tensor from a table of numbers with a mode that is computed, and how it was read."""
+    table = pl.DataFrame({"x": [1.0, 2.0, 1.5, 2.5], "y": ["a", "b", "a", "b"], "value": [1.0, 2.0, 3.0, 4.0]})
+    spec = TableSpec((ModeExpression("d", "x * 2"), ModeExpression("y", "y")), "value")
+    return frame_to_tensor(table, spec)
+
+
+def chunks_of(path, trained, monkeypatch, tmp_path):
+    monkeypatch.setattr(queries, "CHUNK_ROWS", 2)
+    return list(scan_entries(path, trained.tensor.modes, trained.spec, tmp_path / "scratch"))
+
+
+def test_text_in_queries_is_read_as_the_numbers_of_the_training_table(trained, tmp_path, monkeypatch):
+    """Whole numbers in the first chunk, others in the next."""
+    path = tmp_path / "queries.csv"
+    path.write_text("x,y,value\n1,a,0\n2,b,0\n1.5,a,0\n2.5,b,0\n", encoding="utf-8")
+    found = np.concatenate([indices for indices, _ in chunks_of(path, trained, monkeypatch, tmp_path)])
+    labels = trained.tensor.modes[0].labels
+    assert [labels[i] for i in found[:, 0]] == ["2", "4", "3", "5"]
+
+
+@pytest.mark.parametrize(("value", "says"), [("bad", "row 4"), ("1e39", "32 bits")])
+def test_errors_in_values_of_a_later_chunk_name_the_file_and_the_row(trained, tmp_path, monkeypatch, value, says):
+    path = tmp_path / "queries.csv"
+    path.write_text(f"x,y,value\n1,a,0\n2,b,0\n1.5,a,0\n2.5,b,{value}\n", encoding="utf-8")
+    with pytest.raises(DataError, match=says) as error:
+        chunks_of(path, trained, monkeypatch, tmp_path)
+    assert path.name in str(error.value)
+
+
+def test_types_that_are_no_names_are_refused():
+    with pytest.raises(DataError, match="types of columns"):
+        ModeExpression("d", "x * 2", types={"x": []})

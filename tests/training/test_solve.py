@@ -7,12 +7,14 @@ import pytest
 import torch
 
 from jointensor.data.split import split
+from jointensor.data.store import Entries
 from jointensor.data.synthetic import make_joint
 from jointensor.errors import ConfigError
 from jointensor.metrics import rmse
-from jointensor.models.joint import JointModel
+from jointensor.models.joint import JointModel, cp_rank
 from jointensor.training.fit import fit
 from jointensor.training.recipe import make_recipe
+from jointensor.training.trainer import Trainer
 
 
 def planted(rank, noise=0.05):
@@ -65,3 +67,33 @@ def test_more_components_are_zero_until_they_are_trained():
 def test_a_model_without_cp_cannot_be_resized():
     with pytest.raises(ConfigError, match="no cp"):
         JointModel((5, 4, 3), (0, 2), linear="mean+bias").resize_cp(4)
+
+
+@pytest.mark.parametrize("rank", [(4, 0), (0, 2)])
+def test_blocks_that_are_spelled_out_grow_from_their_own_rank(rank):
+    parts = planted(8)
+    recipe = make_recipe("default", max_rank=12, fall_back=False, refine_epochs=4, cycle=4)
+    model = JointModel(parts.train.shape, rank, linear="mean+cp:6")
+    recipe = make_recipe(recipe, nested=bool(rank[1]))
+    found = fit(model, parts, recipe, seed=0, device="cpu", engine="reference").model
+    assert cp_rank(found) in (6, 12)
+    assert found.linear == f"mean+cp:{cp_rank(found)}"
+
+
+def test_a_new_start_begins_with_the_first_rank_again():
+    parts = planted(8)
+    recipe = make_recipe("default", max_rank=16, fall_back=False)
+    model = JointModel(parts.train.shape, (2, 0), linear=recipe.linear(2))
+    place = torch.device("cpu")
+    trainer = Trainer(model, Entries.of(parts.train, place), Entries.of(parts.valid, place), recipe)
+    trainer.start()
+    model.resize_cp(8)
+    trainer.start()
+    assert model.rank == (2, 0)
+
+
+def test_a_solver_that_cannot_grow_says_so():
+    parts = planted(2)
+    found = fitted(parts, 2, 8, linear_solver="adam", refine_epochs=1, cycle=0)
+    assert any("max_rank is not used" in note for note in found.notes)
+    assert found.model.rank == (2, 0)

@@ -85,7 +85,7 @@ def assert_same(fitted, whole):
 
 @pytest.mark.parametrize(
     ("recipe", "model"),
-    [("paper", "joint"), ("default", "joint"), ("gibbs", "joint")]
+    [("paper", "joint"), ("default", "joint"), ("gibbs", "joint"), ("nested", "joint"), ("nested paper", "joint")]
     + [pytest.param(*pair, marks=pytest.mark.slow) for pair in (
         ("default", "linear"), ("default", "network"), ("naive", "joint"), ("gibbs", "linear"), ("huber", "joint")
     )],

@@ -72,12 +72,13 @@ class ModeExpression:
     format: str | None = None
     """How a short form's column is written; found when the training table is read."""
     types: dict[str, str] | None = None
-    """What the text columns of an SQL expression are read as, see :data:`NUMBERS`; found when the training table is
-    read."""
+    """What the columns of an SQL expression are read as where they are text, see :data:`NUMBERS`; found when the
+    training table is read."""
 
     def __post_init__(self) -> None:
         texts = isinstance(self.name, str) and isinstance(self.text, str) and isinstance(self.format, str | None)
-        types = self.types is None or (isinstance(self.types, dict) and set(self.types.values()) <= set(NUMBERS))
+        kinds = list(self.types.values()) if isinstance(self.types, dict) else []
+        types = isinstance(self.types, dict | None) and all(isinstance(one, str) and one in NUMBERS for one in kinds)
         if not (texts and types):
             raise DataError(f"a mode is a name, an expression, maybe a format and types of columns, not {self}")
 
@@ -123,9 +124,13 @@ class ModeExpression:
 
     def text_columns(self, frame: pl.DataFrame) -> list[str]:
         """Text columns of an SQL expression, which may hold numbers."""
+        return [name for name in self.sql_columns(frame) if frame.schema[name] == pl.String]
+
+    def sql_columns(self, frame: pl.DataFrame) -> list[str]:
+        """Columns of an SQL expression; none of other expressions."""
         if self.text in (self.name, *frame.columns) or self._short_form() is not None:
             return []
-        return [name for name in self.columns(frame.columns) if frame.schema.get(name) == pl.String]
+        return [name for name in self.columns(frame.columns) if name in frame.columns]
 
     def _short_form(self) -> tuple[str, str] | None:
         call = _CALL.match(self.text)
@@ -169,12 +174,16 @@ class ModeExpression:
 
 
 def resolve_types(expressions: Sequence[ModeExpression], frames: Iterable[pl.DataFrame]) -> list[ModeExpression]:
-    """Expressions with the types of their text columns, decided by all rows of a table, given in chunks."""
+    """Expressions with the types of their columns, decided by all rows of a table, given in chunks.
+
+    Columns of numbers count too: the same column may be text in a table of queries.
+    """
     types: list[dict[str, str]] = [{} for _ in expressions]
     for frame in frames:
         for one, found in zip(expressions, types, strict=True):
-            for name in one.text_columns(frame):
-                found[name] = max(found.get(name, "Int64"), number_type(frame[name]), key=list(NUMBERS).index)
+            for name in one.sql_columns(frame):
+                if frame.schema[name] == pl.String or frame.schema[name].is_numeric():
+                    found[name] = max(found.get(name, "Int64"), number_type(frame[name]), key=list(NUMBERS).index)
     return [
         replace(one, types=found) if one.types is None and found else one
         for one, found in zip(expressions, types, strict=True)
@@ -182,7 +191,9 @@ def resolve_types(expressions: Sequence[ModeExpression], frames: Iterable[pl.Dat
 
 
 def number_type(column: pl.Series) -> str:
-    """The narrowest type that a text column can be read as; codes such as ``01001`` are no numbers."""
+    """The narrowest type that a column can be read as; codes such as ``01001`` are no numbers."""
+    if column.dtype.is_numeric():
+        return "Int64" if column.dtype.is_integer() else "Float64"
     if not column.str.contains(r"^[+-]?0\d").any():
         for name in ("Int64", "Float64"):
             if column.cast(NUMBERS[name], strict=False).null_count() == column.null_count():

@@ -120,14 +120,24 @@ def scan_entries(path: Path, modes: tuple[Mode, ...], spec: TableSpec | None, sc
     if format_of(path).tensor:
         yield from _over(modes, scan_source(path, None, scratch), path)
         return
-    from jointensor.data.frames import query_values  # noqa: PLC0415 - polars only for tables
+    from jointensor.data.frames import chunk_error, query_values  # noqa: PLC0415 - polars only for tables
     from jointensor.data.table_source import scan_table_source  # noqa: PLC0415
 
     if spec is not None and _merges_rows(next(scan_table(path, spec, CHUNK_ROWS)), spec):
         yield from _over(modes, scan_table_source(path, spec, CHUNK_ROWS, scratch), path)
         return
+    row = 0
     for frame, indices in scan_queries(path, modes, spec, CHUNK_ROWS):
-        yield indices.astype(np.int32), query_values(frame, spec).astype(np.float32)
+        try:
+            values = query_values(frame, spec)
+        except DataError as error:
+            raise chunk_error(path, error, row) from None
+        if not (np.abs(values) <= np.finfo(np.float32).max).all():
+            raise DataError(
+                f"{path}: a value among rows {row} to {row + len(values)} is not a finite number of 32 bits"
+            )
+        yield indices.astype(np.int32), values.astype(np.float32)
+        row += len(values)
 
 
 def _over(modes: tuple[Mode, ...], source: ChunkedSource, path: Path) -> Iterator[Chunk]:

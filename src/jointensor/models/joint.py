@@ -117,13 +117,15 @@ class JointModel(nn.Module):
         """Give CP another rank R: components that there were are kept, further ones are zero."""
         if self.multilinear is None:
             raise ConfigError("a model without a multilinear half has no rank R that could change")
+        if rank == cp_rank(self):
+            return
         self.multilinear.resize_cp(rank)
         self.rank, self.linear = (rank, self.rank[1]), self.multilinear.spec
 
     def take(self, state: Mapping[str, Tensor]) -> None:
         """Set all parameters to those of a state, whose CP may have another rank."""
         factors = state.get(CP_FACTORS)
-        if factors is not None and factors.shape[1] != len(self.linear_factors[0][0]):
+        if factors is not None:
             self.resize_cp(factors.shape[1])
         self.load_state_dict(state)
 
@@ -196,6 +198,12 @@ class JointModel(nn.Module):
         halves = " + ".join(filter(None, (self.linear, width)))
         sizes = " x ".join(map(str, self.shape))
         return f"JointModel {sizes}: {halves}, {self.n_parameters():,} parameters"
+
+
+def cp_rank(model: JointModel) -> int:
+    """Components of the CP block; 0 without one. ``rank`` has another R where the blocks are spelled out."""
+    factors = model.linear_factors
+    return factors[0].shape[1] if factors else 0
 
 
 def check_rank(rank: tuple[int, int]) -> tuple[int, int]:

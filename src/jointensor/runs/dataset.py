@@ -26,7 +26,7 @@ from jointensor.errors import DataError, JointensorError, RunError
 from jointensor.evaluation.evaluate import Entries
 from jointensor.kernels import pick_engine
 from jointensor.models.blocks.spec import by_position, split_residual_blocks
-from jointensor.models.joint import JointModel
+from jointensor.models.joint import JointModel, cp_rank
 from jointensor.predictors import Mean, Predictor, Tables, fit_baselines, fit_bias
 from jointensor.predictors.biases import fit_bias_streamed
 from jointensor.runs.config import AUTO, Listener, RunConfig
@@ -323,7 +323,10 @@ def split_on_disk(
     shape = [mode.size for mode in source.modes]
     linear = linear_blocks(config, recipe, source.modes, whole=True)
     check_labels(config.memory, shape, sum(config.rank_pair))
-    plan = MemoryPlan.of(config.memory, JointModel(shape, config.rank_pair, linear=linear, nonlinear=config.nonlinear))
+    model = JointModel(shape, config.rank_pair, linear=linear, nonlinear=config.nonlinear)
+    if recipe.max_rank > cp_rank(model) > 0:
+        model.resize_cp(recipe.max_rank)  # R may grow to it
+    plan = MemoryPlan.of(config.memory, model)
     shards = _write_shards(folder, config, source, plan, listener, Share(processes.rank, processes.size))
     processes.meet()  # one may read faster than the others
     own = torch.tensor(len(shards.train), device=processes.device)

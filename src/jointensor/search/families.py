@@ -91,6 +91,10 @@ class Family(ABC):
         del candidate
         return None
 
+    def warmup_candidates(self, candidate: Candidate) -> list[Candidate]:
+        """Candidates whose short fits compile everything that a fit of this one needs."""
+        return [candidate]
+
 
 class BiasFamily(Family):
     """Additive biases."""
@@ -222,13 +226,12 @@ class GibbsFamily(JointFamily):
 class ExactFamily(JointFamily):
     """Multilinear parts solved exactly, with R chosen by validation."""
 
-    def fit(self, candidate: Candidate, train: SparseTensor, valid: SparseTensor, options: FitOptions) -> Predictor:
-        """From the rank of the candidate on; a short fit compiles what every rank needs."""
-        rank = candidate.rank[0]
-        while options.short and rank < MAX_RANK:
-            super().fit(replace(candidate, rank=(rank, 0)), train, valid, options)
-            rank *= 2
-        return super().fit(replace(candidate, rank=(rank, 0)), train, valid, options)
+    def warmup_candidates(self, candidate: Candidate) -> list[Candidate]:
+        """One of every rank: kernels for a GPU are compiled for each."""
+        ranks = [candidate.rank[0]]
+        while 2 * ranks[-1] <= MAX_RANK:
+            ranks.append(2 * ranks[-1])
+        return [replace(candidate, rank=(rank, 0)) for rank in ranks]
 
     def recipe_changes(self, *, small: bool) -> dict[str, Any]:
         """R doubles for as long as that validates better."""

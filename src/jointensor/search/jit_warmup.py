@@ -18,7 +18,7 @@ LABELS, ENTRIES, VALID = 8, 64, 16
 
 GPU_ENTRIES, GPU_LABELS = 3072, (2, 2048)
 """The same on a GPU, whose row solver has a kernel of its own for labels with more than 1,024 entries; labels of the
-first mode, and at most of every other."""
+first two modes."""
 
 
 def warm_up(candidate: Candidate, tensor: SparseTensor, options: FitOptions) -> None:
@@ -31,4 +31,8 @@ def warm_up(candidate: Candidate, tensor: SparseTensor, options: FitOptions) -> 
     rng = np.random.default_rng(0)
     few = SparseTensor(draw_cells(sizes, entries, rng), rng.standard_normal(entries), modes)
     train, valid = few.take(np.arange(VALID, entries)), few.take(np.arange(VALID))
-    family_of(candidate).fit(candidate, train, valid, replace(options, short=True)).predict(valid.indices)
+    family = family_of(candidate)
+    shapes = family.warmup_candidates(candidate)
+    for one in shapes:
+        short = replace(options, short=True, seconds=options.seconds / len(shapes))
+        family.fit(one, train, valid, short).predict(valid.indices)

@@ -70,6 +70,7 @@ def score_of_mean(model: JointModel, moments: tuple[float, float]) -> float:
 def init_nonlinear(f: NonlinearHalf, moments: tuple[float, float], start: str) -> float:
     """Start f; returns the level it starts at. ``moments``: of scores, see :func:`initialise`."""
     mean, spread = moments
+    f.set_scale(1.0)
     lift = EXACT_LIFT if start == "exact" else LIFT
     return start_nonlinear(f, None if start == "raw" else max(mean, lift * spread), SPREAD * spread)
 

@@ -1,6 +1,6 @@
 """Nested training: a joint model that validates no worse than either of its halves alone.
 
-g alone  ─▶  f alone  ─▶  the half that is behind, on what the better one leaves  ─▶  refine (both)  ─▶  f catches up
+g alone  ─▶  f alone  ─▶  the other half, on residuals  ─▶  refine (both)  ─▶  f alone again
 
 The joint model contains both halves alone: g, where the scale of f is zero, and f, where g is a constant. Every state
 that is validated on the way may be the result.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from jointensor.models.joint import NonlinearHalf, evaluate_in_batches
 from jointensor.models.multilinear import Multilinear
 from jointensor.solvers.data_parallel import take_first
-from jointensor.solvers.failures import DeadError, FailureDetector, HopelessError
+from jointensor.solvers.failures import DeadError, DivergedError, FailureDetector, HopelessError
 from jointensor.solvers.sgd import Exact, FrozenHalf
 from jointensor.training.checkpoint import stored
 from jointensor.training.descent import Descent, descend, halves_of
@@ -24,12 +24,16 @@ from jointensor.training.solve import solve
 from jointensor.training.state import Alone, TrainState
 from jointensor.training.trainer import Trainer
 
-MIN_NONLINEAR_GAIN = 0.005
+MIN_LEAD = 0.005
 """Share by which f alone must validate better than g alone, after its first cycle, to be the half to start from."""
 
 MAX_CATCH_UP = 0.2
 """Share by which further cycles of f alone may lower its error. They are made where that would be below the error of
 the joint model."""
+
+
+FAILURES = (DeadError, DivergedError, HopelessError)
+"""Failures of one half, which leave the fit to the other one."""
 
 
 def half_is_best(state: TrainState) -> bool:
@@ -62,11 +66,15 @@ def solve_alone(trainer: Trainer, exact: Exact | None) -> None:
             else:
                 exact.als.refresh()
         at.begun = True
-        if exact is not None:
-            solve(trainer, exact, frozen)
-        else:
-            with trainer.enter(Descent) as descent:
-                descend(trainer, descent, g, frozen, [halves_of(trainer)["linear"]], "linear alone")
+        try:
+            if exact is not None:
+                solve(trainer, exact, frozen)
+            else:
+                with trainer.enter(Descent) as descent:
+                    descend(trainer, descent, g, frozen, [halves_of(trainer)["linear"]], "linear alone")
+        except FAILURES:  # then f carries the fit
+            state.failures = FailureDetector(state.failures.epochs)
+            state.variables = {LinearAlone.__name__: at}  # those of the phases inside are not left otherwise
     state.alone["linear"] = Alone(state.best_figure, state.best_state)
 
 
@@ -81,10 +89,11 @@ def descend_alone(trainer: Trainer, _: Exact | None) -> None:
                 moments = score_of_mean(trainer.model, trainer.train.moments()), trainer.train.moments()[1]
                 init_nonlinear(f, moments, trainer.start_kind)
             take_first(trainer.model, trainer.processes)
-            g.become(state.levels.linear)
+            if not g.become(state.levels.linear):  # without a mean it can be zero only
+                f.set_scale(1.0, -state.levels.linear)
         linear = state.alone["linear"].figure
         _descend_nonlinear(trainer, at, cycles=1)
-        better = at.figure < (1 - MIN_NONLINEAR_GAIN) * linear
+        better = at.figure < (1 - MIN_LEAD) * linear
         if better:
             _descend_nonlinear(trainer, at)
         state.alone["nonlinear"] = Alone(at.figure, at.best, at.past, ended=at.ended or better)
@@ -92,7 +101,7 @@ def descend_alone(trainer: Trainer, _: Exact | None) -> None:
 
 
 def catch_up(trainer: Trainer, _: Exact | None) -> None:
-    """f alone to its end, where it might end below the joint model."""
+    """Train f alone until it stops, if its error could fall below that of the joint model."""
     state = trainer.state
     alone = state.alone["nonlinear"]
     with trainer.enter(Descent) as at:
@@ -106,10 +115,10 @@ def catch_up(trainer: Trainer, _: Exact | None) -> None:
 
 def _descend_nonlinear(trainer: Trainer, at: Descent, cycles: int = 0) -> None:
     """Descent of f alone; where it fails, g carries the fit."""
-    half, level, state = halves_of(trainer)["nonlinear"], trainer.state.levels.linear, trainer.state
+    (g, _), half, state = _both(trainer), halves_of(trainer)["nonlinear"], trainer.state
     try:
-        descend(trainer, at, half.module, FrozenHalf(level, level), [half], "nonlinear alone", cycles=cycles)
-    except (DeadError, HopelessError):
+        descend(trainer, at, half.module, trainer.freeze(g), [half], "nonlinear alone", cycles=cycles)
+    except FAILURES:
         at.ended = True
         state.failures = FailureDetector(state.failures.epochs)
 
@@ -126,7 +135,7 @@ class OtherHalf:
 
 
 def fit_other_half(trainer: Trainer, exact: Exact | None) -> None:
-    """The half that is behind, fitted to what the better one leaves."""
+    """The half that is behind, fitted to the residuals of the better one."""
     state, (g, f), halves = trainer.state, _both(trainer), halves_of(trainer)
     with trainer.enter(OtherHalf) as at, trainer.enter(Descent) as descent:
         if not at.begun:
@@ -150,8 +159,10 @@ def _start_other_half(trainer: Trainer, exact: Exact | None) -> None:
     trainer.put(linear.state or state.start)
     if state.first == "linear":
         f.set_scale(1.0, state.levels.nonlinear)  # it begins with values around zero
+        level = None if trainer.start_kind == "raw" else state.levels.nonlinear
         with trainer.generators.as_global():
-            start_nonlinear(f, state.levels.nonlinear, SPREAD * linear.figure)
+            start_nonlinear(f, level, SPREAD * linear.figure)
+        take_first(trainer.model, trainer.processes)
     else:  # g begins at its solution for other targets: components that are zero would stay zero
         best = {name: value for name, value in (nonlinear.state or {}).items() if name.startswith("nonlinear.")}
         trainer.model.load_state_dict(best, strict=False)
@@ -173,18 +184,20 @@ def _solve_other_half(trainer: Trainer, exact: Exact, frozen: FrozenHalf, at: Ot
 
 
 def shrink_nonlinear(trainer: Trainer) -> None:
-    """Scale f as validation entries ask for: from 1 to 0, where f does not help at all."""
+    """Scale f by its least-squares factor on the validation entries, 1 at most; 0 where f does not help at all."""
     g, f = _both(trainer)
     entries, batch = trainer.valid, trainer.evaluation_batch
-    values = evaluate_in_batches(f, entries.indices, batch)  # (entries,)
-    squares = float(values.square().sum())
-    if trainer.loss.name != "squared" or not squares:
+    if trainer.loss.name != "squared":
         return
-    residuals = entries.values - evaluate_in_batches(g, entries.indices, batch)
-    best = float((residuals * values).sum()) / squares
-    if 0 <= best < 1:
-        f.set_scale(best * float(f.scale), float(f.offset))
-        trainer.consider()
+
+    def factor() -> float:
+        values = evaluate_in_batches(f, entries.indices, batch)  # (entries,)
+        squares = float(values.square().sum())
+        residuals = entries.values - evaluate_in_batches(g, entries.indices, batch)
+        return min(max(float((residuals * values).sum()) / squares, 0.0), 1.0) if squares else 1.0
+
+    f.set_scale(trainer.processes.decide(factor) * float(f.scale), float(f.offset))
+    trainer.consider()
 
 
 def _both(trainer: Trainer) -> tuple[Multilinear, NonlinearHalf]:

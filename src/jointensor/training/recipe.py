@@ -42,8 +42,8 @@ class Recipe:
     max_rank: int = 0
     """``als``: R doubles up to this number for as long as that validates better; 0 keeps R as it is."""
     nested: bool = False
-    """Train either half alone first, then the other one on what the better one leaves, and both together; the joint
-    model then validates no worse than either half alone. Needs validation entries."""
+    """Train either half alone first, then the other one on the residuals of the better one, and both together; the
+    joint model then validates no worse than either half alone. Needs validation entries."""
     optimizer: Literal["adam", "sgd"] = "adam"
     """First-order method of every phase (the paper: Adam or SGD)."""
     lr_linear: float = 0.005

@@ -45,7 +45,12 @@ def run_restarts(trainer: Trainer) -> Attempt:
             trainer.state = state.next_start()
     state = trainer.state
     if not trainer.stopped:
-        state.variables, state.start, state.best_state = {}, {}, None  # a fit that is finished needs none of them
+        state.variables, state.start, state.best_state, state.alone = (
+            {},
+            {},
+            None,
+            {},
+        )  # a fit that is finished needs none of them
         trainer.write()
     trainer.put(state.attempt_state)
     return state.attempts[state.best_attempt]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from jointensor.models.blocks.product import product_scales
+from jointensor.models.joint import cp_rank
 from jointensor.solvers.data_parallel import take_first
 from jointensor.solvers.sgd import Exact, FrozenHalf
 from jointensor.solvers.stopping import Either
@@ -30,14 +31,14 @@ class PathSettings:
     """Share by which a rank must lower the validation error of the one before for a larger one to follow."""
 
 
-PATH = PathSettings()
+RANK_PATH = PathSettings()
 """The settings of every fit."""
 
 
 FOLLOW_EVERY = 4
 """Turns of an exact fit from one choice of the ridge to the next: the others are one sweep instead of three."""
 
-NOTHING = FrozenHalf()
+NO_FROZEN_HALF = FrozenHalf()
 """The other half of a model that has one half only."""
 
 
@@ -52,7 +53,7 @@ class Solving:
     rule: Either | None = None
 
 
-def solve(trainer: Trainer, exact: Exact | None, frozen: FrozenHalf = NOTHING) -> None:
+def solve(trainer: Trainer, exact: Exact | None, frozen: FrozenHalf = NO_FROZEN_HALF) -> None:
     """A multilinear half alone, by exact sweeps until validation stops changing."""
     assert exact is not None  # the phase of an exact solver
     with trainer.enter(Solving) as at:
@@ -87,40 +88,40 @@ class RankPath:
 
 
 def grow_rank(trainer: Trainer, solver: Exact, frozen: FrozenHalf) -> None:
-    """Double R from where the solver is, for as long as that lowers the validation error; ends at the best R."""
+    """Double R from the present solution, for as long as that lowers the validation error; ends at the best R."""
     model = trainer.model
     if not trainer.recipe.max_rank or not len(trainer.valid) or not model.linear_factors:
         return
     with trainer.enter(RankPath) as at:
         while True:
             _solve_rank(trainer, solver, frozen, at)
-            better = at.best is None or at.figure < (1 - PATH.min_rank_gain) * at.best.figure
+            better = at.best is None or at.figure < (1 - RANK_PATH.min_rank_gain) * at.best.figure
+            rank = cp_rank(model)
             if at.best is None or at.figure < at.best.figure:
-                at.rank, at.best = model.rank[0], Tried(at.figure, solver.als.ridge, solver.als.save())
-            if not better or 2 * model.rank[0] > trainer.recipe.max_rank:
+                at.rank, at.best = rank, Tried(at.figure, solver.als.ridge, solver.als.save())
+            if not better or 2 * rank > trainer.recipe.max_rank:
                 break
-            add_components(trainer, solver, 2 * model.rank[0])
+            add_components(trainer, solver, 2 * rank)
             at.turn, at.figure = 0, math.inf
-        if model.rank[0] != at.rank:
-            model.resize_cp(at.rank)
+        model.resize_cp(at.rank)
         solver.als.restore(at.best.saved)
         solver.als.ridge = trainer.state.ridge = at.best.ridge
 
 
 def _solve_rank(trainer: Trainer, solver: Exact, frozen: FrozenHalf, at: RankPath) -> None:
     """Turns at the present rank until they gain little."""
-    while at.turn < PATH.max_turns:
+    while at.turn < RANK_PATH.max_turns:
         before = at.figure
-        at.figure = solve_turn(trainer, solver, frozen, at.turns + 1, follow=at.turn == PATH.min_turns - 1)
+        at.figure = solve_turn(trainer, solver, frozen, at.turns + 1, follow=at.turn == RANK_PATH.min_turns - 1)
         at.turn, at.turns = at.turn + 1, at.turns + 1
-        if at.turn >= PATH.min_turns and at.figure > (1 - PATH.min_turn_gain) * before:
+        if at.turn >= RANK_PATH.min_turns and at.figure > (1 - RANK_PATH.min_turn_gain) * before:
             return
 
 
 @torch.no_grad()
 def add_components(trainer: Trainer, solver: Exact, rank: int) -> None:
     """Random components beside those that there are; their values have the spread of the residuals."""
-    als, before = solver.als, trainer.model.rank[0]
+    als, before = solver.als, cp_rank(trainer.model)
     spread = math.sqrt(als.systems.mean_squared_error())
     _, deviation = product_scales(0.0, spread, rank - before, len(trainer.model.shape))
     trainer.model.resize_cp(rank)

@@ -18,7 +18,7 @@ from jointensor.data.store import Entries, EntryStore, Half, ShardedEntries
 from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.errors import RunError
 from jointensor.kernels import Engine, pick_engine
-from jointensor.models.joint import LINKS, JointModel, evaluate_in_batches, is_out_of_memory
+from jointensor.models.joint import LINKS, JointModel, cp_rank, evaluate_in_batches, is_out_of_memory
 from jointensor.models.multilinear import Multilinear
 from jointensor.random_state import Generators, may_draw
 from jointensor.solvers.als import MAX_CHECKPOINT_VALUES, VALUES, Als
@@ -106,6 +106,8 @@ class Trainer:
         self.generators = self.new_generators()
         self.solvers: dict[str, Resumable] = {}
         """Solvers whose state a checkpoint holds."""
+        self.first_rank = cp_rank(model)
+        """R that every start begins with."""
         self.stopped = False
         """Whether someone asked to stop, and training did."""
 
@@ -116,6 +118,8 @@ class Trainer:
         self.generators, self.solvers = self.new_generators(), {}
         state, number = self.state, len(self.state.attempts)
         state.failures = FailureDetector(self.recipe.failure_epochs if number < self.recipe.restarts else 0)
+        if self.first_rank:
+            self.model.resize_cp(self.first_rank)
         given = self.snapshot() if not number else {}
         self.model.load_state_dict(state.untouched, strict=False)
         self.model.eval()
