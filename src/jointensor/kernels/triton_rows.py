@@ -132,7 +132,7 @@ def evaluate_rows(view: ModeView, others: Sequence[Tensor], like: Tensor, table:
     _evaluate[(len(cut.rows),)](
         *cut[:3], view.order, view.columns, stacked, offsets, len(like), table, values,
         SUMS=sums, rank=table.shape[1], MODES=len(others), RANK=padded,
-        BLOCK=min(BLOCK, BLOCK * 128 // padded),  # as many numbers in registers as at a rank of 128
+        BLOCK=max(1, min(BLOCK, BLOCK * 128 // padded)),  # as many numbers in registers as at a rank of 128
         num_warps=1 if padded <= 32 else 4,
     )  # fmt: skip
     return values
