@@ -8,7 +8,8 @@ Everything is read from syntax trees and nothing is imported, so every version o
 rules:
 
 lines
-    Lines of ``.py`` files by package: the first folder below the root, or ``(top)``.
+    Lines of ``.py`` files by package: the first folder below the root, or ``(top)``. Lines of code are those with a
+    token that is neither a docstring nor a comment.
 call chains
     A node is a function or a method; functions defined inside it belong to it. An edge is a name or an attribute,
     called or passed on, that resolves to a function of the package. Names resolve by definitions and imports (imports
@@ -35,7 +36,9 @@ from __future__ import annotations
 
 import argparse
 import ast
+import io
 import json
+import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -52,6 +55,10 @@ COMMON_TYPES = (str, bytes, list, dict, set, tuple, float, Path, np.ndarray, np.
 COMMON_ATTRIBUTES = {name for kind in COMMON_TYPES for name in dir(kind)}
 """Attributes of built-in types, paths and arrays (``mean``, ``get``, …): ``x.mean`` says nothing about what x is."""
 PLAIN_NUMBERS = {0, 1, -1, 2}
+NO_CODE = {
+    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
+}  # fmt: skip
+"""Kinds of tokens that make no line of code."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -446,6 +453,20 @@ def circles(edges: dict[str, set[str]], start: str) -> dict[str, int]:
 # ------------------------------------------------------------------------------------------------ the other figures
 
 
+def code_lines(source: str) -> int:
+    """Lines with code on them: no docstrings, comments and blank lines."""
+    documented: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        for one in getattr(node, "body", None) or () if not isinstance(node, ast.Lambda | ast.IfExp) else ():
+            if isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant) and isinstance(one.value.value, str):
+                documented.update(range(one.lineno, (one.end_lineno or one.lineno) + 1))
+    found: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in NO_CODE:
+            found.update(range(token.start[0], token.end[0] + 1))
+    return len(found - documented)
+
+
 def lines_by_package(package: Package) -> dict[str, dict[str, int]]:
     """Files and lines of each package, the largest first."""
     found: dict[str, dict[str, int]] = defaultdict(lambda: {"files": 0, "lines": 0})
@@ -513,6 +534,7 @@ def measure(root: Path, start: str, target: str, target_type: str) -> dict[str, 
     return {
         "files": sum(one["files"] for one in packages.values()),
         "lines": sum(one["lines"] for one in packages.values()),
+        "code_lines": sum(code_lines(one.path.read_text(encoding="utf-8")) for one in package.modules.values()),
         "packages": packages,
         "call_chain": {"shortest": len(shortest), "longest": len(longest), "longest_chain": longest},
         "classes_that_train": classes_with(package, TRAINING_METHODS),
@@ -526,6 +548,7 @@ def measure(root: Path, start: str, target: str, target_type: str) -> dict[str, 
 def rows_of(figures: dict[str, Any]) -> dict[str, str]:
     """Figures as lines of a table."""
     rows = {"files": f"{figures['files']:,}", "lines": f"{figures['lines']:,}"}
+    rows["lines of code"] = f"{figures['code_lines']:,}"
     rows |= {f"  {name}": f"{one['lines']:,} in {one['files']}" for name, one in figures["packages"].items()}
     chain, constants = figures["call_chain"], figures["constants"]
     return rows | {

@@ -151,6 +151,12 @@ def test_files_and_lines(figures):
     assert figures["packages"]["(top)"] == {"files": 2, "lines": 8}
 
 
+def test_docstrings_comments_and_blank_lines_are_no_code(figures):
+    count = sys.modules["sizes"].code_lines
+    assert count('"""Head\nof two lines."""\n\nA = 1\n"""Of A."""\n# why\nB = """x\ny"""  # two lines\n') == 3
+    assert figures["code_lines"] <= figures["lines"]
+
+
 def test_the_longest_chain_follows_re_exports_protocols_overrides_and_fields_and_takes_a_circle_once(figures):
     assert figures["call_chain"]["longest_chain"] == [
         "toy.cli.app.fit",
