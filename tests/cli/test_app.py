@@ -259,7 +259,7 @@ def test_refit_keeps_a_model_of_all_entries_and_the_figures_of_the_other(cli, ta
     ).any()
 
 
-@pytest.mark.parametrize("change", ["nested=true", "max_rank=8"])
+@pytest.mark.parametrize("change", ["nested=true", "max_rank=8", "solutions=2"])
 def test_choices_by_validation_and_a_refit_without_it_are_refused(cli, table, tmp_path, change):
     code, _, err = cli("fit", table, *MODES, "--rank", "2/2", "--set", change, "--refit", "--out", tmp_path / "run")
     assert code == 2

@@ -37,6 +37,9 @@ def validated(parts, rank, recipe, nonlinear="julia", **options):
 
 @pytest.mark.parametrize("name", RECIPES)
 @example(planted=(3, 0), seed=558, ratio=0.3)
+@example(planted=(3, 0), seed=117, ratio=0.3)  # all of the mean in g, which has no block for it
+@example(planted=(3, 0), seed=109, ratio=0.3)  # f alone, beside a g that cannot be a constant
+@example(planted=(2, 2), seed=117, ratio=3.0)  # f trained further, beside the g that it was trained with
 @settings(max_examples=3, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(planted=st.sampled_from([(3, 0), (0, 3), (2, 2)]), seed=st.integers(0, 1000), ratio=st.sampled_from([0.3, 3.0]))
 def test_a_joint_model_validates_no_worse_than_either_half(name, planted, seed, ratio):

@@ -30,6 +30,7 @@ RECIPES = {
     "gibbs": make_recipe("default", linear_solver="gibbs", burn_in=3, draws=4, refine_epochs=3, cycle=3),
     "huber": make_recipe("default", loss="huber", refine_epochs=3, cycle=3),
     "nested": make_recipe("default", nested=True, max_rank=8, restarts=1, refine_epochs=9, cycle=3, batch_size=64),
+    "averaged": make_recipe("default", max_rank=8, solutions=3, restarts=0, sweeps=2, refine_epochs=3),
     "nested paper": make_recipe("paper", nested=True, rounds=2, refine_epochs=3, warm_epochs=2, batch_size=64),
 }
 MODELS = {"joint": ((2, 3), "julia"), "linear": ((3, 0), "julia"), "network": ((0, 3), "julia")}
@@ -85,7 +86,7 @@ def assert_same(fitted, whole):
 
 @pytest.mark.parametrize(
     ("recipe", "model"),
-    [("paper", "joint"), ("default", "joint"), ("gibbs", "joint"), ("nested", "joint"), ("nested paper", "joint")]
+    [("paper", "joint"), ("default", "joint"), ("gibbs", "joint"), ("nested", "joint"), ("nested paper", "joint"), ("averaged", "linear")]
     + [pytest.param(*pair, marks=pytest.mark.slow) for pair in (
         ("default", "linear"), ("default", "network"), ("naive", "joint"), ("gibbs", "linear"), ("huber", "joint")
     )],

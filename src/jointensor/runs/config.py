@@ -51,6 +51,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         chosen = [name for name in ("nested", "max_rank") if self.recipe_changes.get(name)]
+        chosen += ["solutions"] if self.recipe_changes.get("solutions", 1) != 1 else []
         if self.refit and chosen:
             raise ConfigError(
                 f"--set {chosen[0]} needs validation entries, and --refit has none: leave out one of the two"

@@ -146,6 +146,12 @@ def solve_turn(trainer: Trainer, solver: Exact, frozen: FrozenHalf, round_: int,
     return _take(trainer, solver, _best_ridge(trainer, solver, frozen, ridges, start, sweeps=1, round_=round_))
 
 
+def sweep_from(trainer: Trainer, solver: Exact, frozen: FrozenHalf, sweeps: int) -> float:
+    """Sweep from a random start with the ridge that was chosen before; returns the figure it ends with."""
+    ridge = trainer.state.ridge or solver.als.ridge
+    return _take(trainer, solver, _best_ridge(trainer, solver, frozen, [ridge], None, sweeps=sweeps, rise=True))
+
+
 @stored
 @dataclass
 class RidgeTrials:

@@ -9,19 +9,20 @@ from jointensor.data.store import Entries
 from jointensor.models.factors import Factors
 from jointensor.random_state import Generators, seed_of
 from jointensor.solvers.data_parallel import share_random_state
-from jointensor.training.init import SPREAD
+from jointensor.training.init import SPREAD, Levels
 from jointensor.training.init_rank_one import MAX_ENTRIES, MIN_GENERALISATION, Sample, at_most, rank_one_components
 from jointensor.training.trainer import Trainer
 
 
-def init_components(trainer: Trainer, general: float = MIN_GENERALISATION) -> bool:
+def init_components(trainer: Trainer, general: float = MIN_GENERALISATION, levels: Levels | None = None) -> bool:
     """Set the CP components to rank-one fits; components without one keep their random values.
 
     Only where CP starts around zero, and components are easily lost: one that carries the mean of the
     values starts around it, and has something to hold on to. ``general``: see
-    :func:`rank_one_components`. Returns whether any component was set.
+    :func:`rank_one_components`. ``levels``: where the halves start, if not as the state says. Returns whether any
+    component was set.
     """
-    g, levels = trainer.model.multilinear, trainer.state.levels
+    g, levels = trainer.model.multilinear, levels or trainer.state.levels
     if g is None or g.cp is None or trainer.recipe.start == "raw" or trainer.model.link != "identity":
         return False
     elsewhere = levels.nonlinear + (levels.linear if "mean" in g.blocks else 0.0)

@@ -18,7 +18,7 @@ from jointensor.solvers.sgd import Exact, FrozenHalf
 from jointensor.training.checkpoint import stored
 from jointensor.training.descent import Descent, descend, halves_of
 from jointensor.training.exact import solve_again, solve_turn
-from jointensor.training.init import SPREAD, init_linear, init_nonlinear, score_of_mean, start_nonlinear
+from jointensor.training.init import SPREAD, Levels, init_linear, init_nonlinear, score_of_mean, start_nonlinear
 from jointensor.training.init_components import init_components
 from jointensor.training.solve import solve
 from jointensor.training.state import Alone, TrainState
@@ -58,11 +58,12 @@ def solve_alone(trainer: Trainer, exact: Exact | None) -> None:
         if not at.begun:
             moments = trainer.train.moments()
             trainer.generators = trainer.new_generators()  # g is drawn as it would be without f
+            level = score_of_mean(trainer.model, moments)
             with trainer.generators.as_global():
-                init_linear(g, score_of_mean(trainer.model, moments), moments[1], trainer.start_kind)
+                init_linear(g, level, moments[1], trainer.start_kind)
             take_first(trainer.model, trainer.processes)
             if exact is None:
-                init_components(trainer)
+                init_components(trainer, levels=Levels(level, 0.0))  # all of the mean is in g
             else:
                 exact.als.refresh()
         at.begun = True
@@ -89,8 +90,7 @@ def descend_alone(trainer: Trainer, _: Exact | None) -> None:
                 moments = score_of_mean(trainer.model, trainer.train.moments()), trainer.train.moments()[1]
                 init_nonlinear(f, moments, trainer.start_kind)
             take_first(trainer.model, trainer.processes)
-            if not g.become(state.levels.linear):  # without a mean it can be zero only
-                f.set_scale(1.0, -state.levels.linear)
+            g.become(state.levels.linear)  # without a mean it can be zero only, as for a model without it
         linear = state.alone["linear"].figure
         _descend_nonlinear(trainer, at, cycles=1)
         better = at.figure < (1 - MIN_LEAD) * linear
@@ -109,6 +109,7 @@ def catch_up(trainer: Trainer, _: Exact | None) -> None:
             if alone.ended or alone.state is None or (1 - MAX_CATCH_UP) * alone.figure >= state.best_figure:
                 return
             at.figure, at.best, at.past = alone.figure, alone.state, alone.epochs
+            trainer.put(alone.state)  # with the constant g beside which f was trained
             at.length = 2 * trainer.recipe.cycle
         _descend_nonlinear(trainer, at)
 
@@ -156,14 +157,15 @@ def _start_other_half(trainer: Trainer, exact: Exact | None) -> None:
     """The better half as it is; the other one where it begins."""
     state, (_, f) = trainer.state, _both(trainer)
     linear, nonlinear = state.alone["linear"], state.alone["nonlinear"]
-    trainer.put(linear.state or state.start)
     if state.first == "linear":
+        trainer.put(linear.state or state.start)
         f.set_scale(1.0, state.levels.nonlinear)  # it begins with values around zero
         level = None if trainer.start_kind == "raw" else state.levels.nonlinear
         with trainer.generators.as_global():
             start_nonlinear(f, level, SPREAD * linear.figure)
         take_first(trainer.model, trainer.processes)
-    else:  # g begins at its solution for other targets: components that are zero would stay zero
+    else:  # g begins at one solution for other targets: components that are zero would stay zero
+        trainer.put(state.single or linear.state or state.start)
         best = {name: value for name, value in (nonlinear.state or {}).items() if name.startswith("nonlinear.")}
         trainer.model.load_state_dict(best, strict=False)
     if exact is not None:

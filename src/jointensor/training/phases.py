@@ -48,8 +48,8 @@ def train(trainer: Trainer) -> None:
 def phases_of(trainer: Trainer, exact: Exact | None) -> list[Phase]:
     """Phases of a recipe and a model; a model with one half, or naive training, has no alternation."""
     model, recipe = trainer.model, trainer.recipe
-    if (recipe.nested or recipe.max_rank) and not len(trainer.valid):
-        trainer.note("nested and max_rank are not used: there are no validation entries to choose by")
+    if (recipe.nested or recipe.max_rank or recipe.solutions > 1) and not len(trainer.valid):
+        trainer.note("nested, max_rank and solutions are not used: there are no validation entries to choose by")
     if recipe.max_rank and (exact is None or recipe.linear_solver == "gibbs" or not model.linear_factors):
         trainer.note("max_rank is not used: R grows where a CP block is solved exactly")
     draws = [draw] if recipe.linear_solver == "gibbs" and exact is not None else []

@@ -41,6 +41,9 @@ class Recipe:
     """``als``: shrinkage κ of the biases, in entries."""
     max_rank: int = 0
     """``als``: R doubles up to this number for as long as that validates better; 0 keeps R as it is."""
+    solutions: int = 1
+    """``als``: g alone is the mean of up to so many solutions from different starts, a CP with all their components, as
+    far as that validates better; 1 is one solution."""
     nested: bool = False
     """Train either half alone first, then the other one on the residuals of the better one, and both together; the
     joint model then validates no worse than either half alone. Needs validation entries."""
@@ -161,7 +164,7 @@ def _check_type(name: str, value: Any, kind: type) -> None:
         raise ConfigError(f"recipe: {name} is {value!r}, it must be {words[kind]}")
 
 
-AT_LEAST_ONE = ("epochs_per_turn", "draws", "thin")
+AT_LEAST_ONE = ("epochs_per_turn", "draws", "thin", "solutions")
 POSITIVE = ("lr_linear", "lr_nonlinear", "huber_delta")
 NOT_NEGATIVE = (
     "batch_size", "burn_in", "warm_epochs", "turns", "sweeps", "pull", "rounds", "refine_epochs", "tolerance",

@@ -12,6 +12,7 @@ from jointensor.models.joint import cp_rank
 from jointensor.solvers.data_parallel import take_first
 from jointensor.solvers.sgd import Exact, FrozenHalf
 from jointensor.solvers.stopping import Either
+from jointensor.training.average import average_solutions
 from jointensor.training.checkpoint import stored
 from jointensor.training.exact import Tried, solve_turn, solve_warm_start
 from jointensor.training.trainer import Trainer
@@ -51,6 +52,8 @@ class Solving:
     grown: bool = False
     round: int = 1
     rule: Either | None = None
+    solved: bool = False
+    """Whether the rule has ended the turns."""
 
 
 def solve(trainer: Trainer, exact: Exact | None, frozen: FrozenHalf = NO_FROZEN_HALF) -> None:
@@ -63,11 +66,13 @@ def solve(trainer: Trainer, exact: Exact | None, frozen: FrozenHalf = NO_FROZEN_
         if not at.grown:
             grow_rank(trainer, exact, frozen)
         at.grown, at.rule = True, at.rule or trainer.stopping_rule()
-        while at.round <= trainer.recipe.rounds + trainer.recipe.refine_epochs:
-            if at.rule.report(solve_turn(trainer, exact, frozen, at.round, follow=at.round % FOLLOW_EVERY == 1)):
-                trainer.state.converged = True
-                break
+        while not at.solved and at.round <= trainer.recipe.rounds + trainer.recipe.refine_epochs:
+            at.solved = at.rule.report(
+                solve_turn(trainer, exact, frozen, at.round, follow=at.round % FOLLOW_EVERY == 1)
+            )
             at.round += 1
+        trainer.state.converged = trainer.state.converged or at.solved
+        average_solutions(trainer, exact, frozen)
 
 
 @stored

@@ -123,6 +123,8 @@ class TrainState:
     """Which half was estimated first."""
     alone: dict[str, Alone] = field(default_factory=dict)
     """Halves that were trained alone, by name."""
+    single: Snapshot | None = None
+    """The first of several solutions of Θ_L, where their mean was taken."""
     collapsed: list[str] = field(default_factory=list)
     failures: FailureDetector = field(default_factory=lambda: FailureDetector(0))
     # filled in when a checkpoint is written
