@@ -17,15 +17,19 @@ from torch import nn
 
 from jointensor.data.expressions import ModeExpression, as_labels
 from jointensor.data.frames import TableSpec, encode_frame, frame_to_cells, frame_to_tensor
-from jointensor.data.split import split
+from jointensor.data.split import Split, split
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError, DataError, MissingPackageError
 from jointensor.evaluation.evaluate import calibrate_on
 from jointensor.models.joint import JointModel, check_rank
+from jointensor.predictors import fit_baselines
 from jointensor.predictors.ensemble import Ensemble
 from jointensor.predictors.joint import JointPredictor
 from jointensor.random_state import GLOBAL_RANDOM
+from jointensor.runs.config import DEFAULT_RANK
 from jointensor.runs.interrupt import stop_on_interrupt
+from jointensor.search.default_fit import DefaultFit, default_fit
+from jointensor.search.families import FitOptions
 from jointensor.search.search import search
 from jointensor.training.fit import Fit, fit
 from jointensor.training.recipe import Recipe, make_recipe
@@ -53,9 +57,10 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
     Parameters
     ----------
     rank
-        ``(R, F)``: R multilinear and F nonlinear components; either may be 0, not both. ``"auto"``: blocks,
-        components and everything else are chosen by validation within ``budget`` (600 s if not given) or
-        ``budget_fits``.
+        ``None``: a few models, mixed by the validation entries; ``(4, 16)`` where ``linear``, ``nonlinear``, ``recipe``
+        or ``loss`` describe a single model. ``(R, F)``: one model of R multilinear and F nonlinear components; either
+        may be 0, not both. ``"auto"``: blocks, components and everything else are chosen by cross-validation within
+        ``budget`` (600 s if not given) or ``budget_fits``.
     linear
         The multilinear half spelled out, for example ``"mean+bias+cp:4"``; replaces R.
     nonlinear
@@ -95,7 +100,9 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
     model_
         The trained :class:`~jointensor.models.joint.JointModel`.
     fit_
-        The whole :class:`~jointensor.training.fit.Fit`; not there for ``rank="auto"``.
+        The whole :class:`~jointensor.training.fit.Fit` of a single model.
+    mixture_
+        For ``rank=None``: what was fitted and mixed, a :class:`~jointensor.search.default_fit.DefaultFit`.
     auto_
         For ``rank="auto"``: what was tried, what was chosen and why.
     predictor_
@@ -104,7 +111,7 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         Factor matrices A_n of the CP block, each ``(labels, R)``, rows in the order of the mode's labels;
         empty without such a block.
     history_
-        One dict per epoch.
+        One dict per epoch of a single model.
     outcome_
         How training ended: ``converged``, ``budget``, ``diverged`` or ``dead``.
 
@@ -126,7 +133,7 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
     def __init__(  # noqa: PLR0913 - scikit-learn's settings are arguments of the constructor
         self,
         *,
-        rank: tuple[int, int] | str = (4, 16),
+        rank: tuple[int, int] | str | None = None,
         linear: str | None = None,
         nonlinear: str | type[nn.Module] | nn.Module = "julia",
         recipe: str | Recipe = "default",
@@ -169,10 +176,12 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         self.modes_: tuple[Mode, ...] = tensor.modes
         if self.rank == "auto":
             return self._search(tensor, seed)
+        parts = split(tensor, test=0.0, valid=self.validation_fraction, seed=seed)
+        if self._mixes(parts):
+            return self._mix(parts, seed)
         if self.budget_fits is not None:
             raise ConfigError(f"budget_fits={self.budget_fits} counts the fits of a search; it goes with rank='auto'")
         recipe = make_recipe(self.recipe, **({} if self.loss is None else {"loss": self.loss}))
-        parts = split(tensor, test=0.0, valid=self.validation_fraction, seed=seed)
         self.fit_: Fit = fit(
             self._new_model(tensor.shape, recipe, seed),
             parts,
@@ -186,6 +195,24 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         self.history_ = [epoch.to_dict() for epoch in self.fit_.history]
         self.outcome_: str = self.fit_.outcome
         return self._with_predictor(replace(self.fit_.predictor, calibration=calibration))
+
+    def _mixes(self, parts: Split) -> bool:
+        """Whether a few models are mixed by the validation entries: no setting describes a single one."""
+        given = {"rank": None, "linear": None, "nonlinear": "julia", "loss": None, "recipe": "default"}
+        return len(parts.valid) > 0 and all(getattr(self, name) == usual for name, usual in given.items())
+
+    def _mix(self, parts: Split, seed: int) -> TensorCompleter:
+        """A few models, mixed by the validation entries."""
+        if self.budget_fits is not None:
+            raise ConfigError(f"budget_fits={self.budget_fits} counts the fits of a search; it goes with rank='auto'")
+        with stop_on_interrupt() as stopping:
+            seconds = math.inf if self.budget is None else self.budget
+            options = FitOptions(seed, self.device, seconds=seconds, stopping=stopping)
+            self.mixture_: DefaultFit = default_fit(parts, fit_baselines(parts), options)
+        self.history_, self.outcome_ = [], self.mixture_.outcome
+        predictor, valid = self.mixture_.predictor, (parts.valid.indices, parts.valid.values)
+        calibration = calibrate_on(predictor, valid, parts.train.shape)
+        return self._with_predictor(replace(predictor, calibration=calibration))
 
     def _search(self, tensor: SparseTensor, seed: int) -> TensorCompleter:
         """Everything chosen by validation."""
@@ -277,8 +304,9 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
             # and torch.manual_seed would move the GPU's state too
             torch.default_generator.manual_seed(seed)
             assert not isinstance(self.rank, str)  # "auto" went another way
-            linear = recipe.linear(check_rank(self.rank)[0]) if self.linear is None else self.linear
-            return JointModel(shape, self.rank, linear=linear, nonlinear=part)
+            rank = DEFAULT_RANK if self.rank is None else self.rank
+            linear = recipe.linear(check_rank(rank)[0]) if self.linear is None else self.linear
+            return JointModel(shape, rank, linear=linear, nonlinear=part)
 
     def _columns(self, X: Any, least: int = 1) -> list[pl.Series]:
         """Label text of every column, of ``least`` at least, of a frame, an array or a list of rows."""

@@ -95,8 +95,12 @@ def fit(
     duplicates: a.Duplicates = "error",
     order: a.Order = None,
     rank: Annotated[
-        str, typer.Option(help="R/F: multilinear/nonlinear components; auto: model chosen by cross-validation.")
-    ] = "4/16",
+        str | None,
+        typer.Option(
+            help="R/F: one model of R multilinear and F nonlinear components; auto: an ensemble by cross-validation. "
+            "Not given: a few models, mixed by the validation entries."
+        ),
+    ] = None,
     linear: Annotated[
         str | None, typer.Option(help="Multilinear blocks, such as mean+bias+cp:4; replaces R and the recipe's blocks.")
     ] = None,

@@ -15,7 +15,7 @@ from jointensor.models.nonlinear import make_nonlinear
 from jointensor.models.size import within_memory
 from jointensor.registry import nearest, parse_value
 from jointensor.runs.compare import CompareConfig
-from jointensor.runs.config import AUTO, RunConfig
+from jointensor.runs.config import AUTO, DEFAULT_RANK, RunConfig
 from jointensor.runs.memory_plan import parse_memory
 from jointensor.runs.model_specs import parse_models
 from jointensor.search.budget import check_budget
@@ -28,7 +28,7 @@ AUTO_DECIDES = {"linear": None, "nonlinear": "julia", "recipe": "default", "refi
 def fit_config(
     source: Path,
     *,
-    rank: str,
+    rank: str | None,
     changes: Sequence[str] | None,
     loss: str | None,
     test_file: Path | None,
@@ -47,14 +47,14 @@ def fit_config(
     reading, same = _reading(source, same)
     recipe_changes = _recipe_changes(same, changes, loss, no_restart=no_restart)
     _check_split(same)
-    numbers: tuple[int, int] | str = AUTO
+    numbers: tuple[int, int] | str | None = AUTO
     if rank == AUTO:
         _check_auto(same, recipe_changes)
     elif same["budget_fits"] is not None:
         raise ConfigError("--budget-fits counts the fits of a search; it goes with --rank auto")
     else:
-        numbers = parse_rank(rank)
-        _check_model(numbers, same["linear"], same["nonlinear"], _count_modes(reading["table"]))
+        numbers = None if rank is None else parse_rank(rank)
+        _check_model(numbers or DEFAULT_RANK, same["linear"], same["nonlinear"], _count_modes(reading["table"]))
     return RunConfig(
         **reading,
         rank=numbers,

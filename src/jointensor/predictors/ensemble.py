@@ -20,6 +20,10 @@ CHUNK = 1 << 18
 """Entries that are predicted at a time: bounds memory."""
 
 
+NAMES = ("auto", "mixture")
+"""What makes ensembles: a search, or the default fit."""
+
+
 @dataclass(frozen=True)
 class Member:
     """One candidate: the mean of its fits, to all entries or to all but one fold each."""
@@ -52,11 +56,13 @@ class Ensemble(Predictor):
     calibration: Calibration | None = None
     dependency: Table | None = None
     """Values by the labels of some modes, where those labels determine the value (a functional dependency)."""
+    name: str = "auto"
+    """Of what made it, as metrics.json has it: ``auto``, or ``mixture`` of the default fit."""
 
     @property
     def returned(self) -> str:
         """Which model predicts, as metrics.json names it."""
-        return "auto"
+        return self.name
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -175,7 +181,8 @@ class Ensemble(Predictor):
 
     def pack(self) -> Packed:
         """All parts, each with its kind."""
-        packed = Packed({"range": [self.low, self.high], "calibration": None, "dependency": None}, {})
+        config = {"name": self.name, "range": [self.low, self.high], "calibration": None, "dependency": None}
+        packed = Packed(config, {})
         packed.config["members"] = [
             {
                 "name": member.name,
@@ -224,4 +231,5 @@ class Ensemble(Predictor):
         if dependency is not None:
             dependency = Table.unpack(packed.part(dependency, "dependency"))
             require(modes_needed([dependency]) <= n_modes, "modes")
-        return cls(members, models, fallback, low, high, calibration, dependency)
+        require(config["name"] in NAMES, "name")
+        return cls(members, models, fallback, low, high, calibration, dependency, config["name"])

@@ -7,7 +7,7 @@ another structure.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,13 @@ from jointensor.predictors.tables import Tables, fit_tables, refit_tables
 
 MIN_GAIN = 0.002
 """Share of the held-out squared error that a model must remove to be kept: less is found in noise by chance."""
+
+CHANCE_GAIN = 4.0
+"""Share of the squared error of validation entries, times their number, that scaled kriging removes by chance: a scale
+and the choice of a mode are fitted to them."""
+
+MAX_SCALE = 2.0
+"""Bound of the scale of kriging that is fitted to training residuals."""
 
 CROSS_FIT_FOLDS = 3
 """Folds that neighbours and tables are judged by, where there are no more or more would cost time."""
@@ -107,6 +114,59 @@ def fit_residual_stack(
     return ResidualStack(tuple(draft.models), draft.residuals, tuple(draft.notes), tuple(draft.predictions))
 
 
+def fit_validated_kriging(
+    train: SparseTensor,
+    residuals: NDArray[np.floating],
+    valid: SparseTensor,
+    valid_residuals: NDArray[np.floating],
+    *,
+    along: Sequence[int],
+) -> ResidualStack:
+    """Kriging of training residuals along ordered modes, as far as it predicts the residuals of validation entries.
+
+    Training residuals are smaller than those of other entries, so their predictions are scaled.
+
+    Parameters
+    ----------
+    train
+        The entries that the model was fitted to.
+    residuals
+        Their residuals, ``(entries,)``.
+    valid, valid_residuals
+        Entries that it was not fitted to, and their residuals.
+    along
+        Modes along which kriging is tried.
+    """
+    draft = _Draft(valid_residuals.astype(np.float64))
+    untried = list(along) if can_be_numbered(train.shape) and len(train) and len(valid) else []
+    least = MIN_GAIN + CHANCE_GAIN / max(len(valid), 1)
+    remaining = residuals.astype(np.float64)
+    while untried:
+        found = {n: _scaled_kriging(train, n, remaining, valid, draft.residuals) for n in untried}
+        best = max(untried, key=lambda n: draft.gain(found[n][1]))
+        if not draft.offer(f"local:{train.modes[best].name}", *found[best], least=least):
+            break
+        untried.remove(best)
+        if untried:
+            remaining = remaining - found[best][0].leave_one_out(train.indices)
+    return ResidualStack(tuple(draft.models), draft.residuals, tuple(draft.notes), tuple(draft.predictions))
+
+
+def _scaled_kriging(
+    train: SparseTensor,
+    mode: int,
+    residuals: NDArray[np.float64],
+    valid: SparseTensor,
+    wanted: NDArray[np.float64],
+) -> tuple[Kriging, NDArray[np.float64]]:
+    """Kriging along a mode, scaled so that it predicts residuals of validation entries best; and its predictions."""
+    model = Kriging.of(train.indices, residuals, mode, train.modes[mode], train.shape).tuned()
+    predictions = model.predict(valid.indices)
+    squares = float(predictions @ predictions)
+    scale = min(max(float(predictions @ wanted) / squares, 0.0), MAX_SCALE) if squares else 0.0
+    return replace(model, residuals=model.residuals * np.float32(scale)), scale * predictions
+
+
 @dataclass
 class _Draft:
     """A stack while it is fitted."""
@@ -122,11 +182,11 @@ class _Draft:
         size = float(np.mean(self.residuals**2))
         return 1 - float(np.mean((self.residuals - predictions) ** 2)) / size if size else 0.0
 
-    def offer(self, name: str, model: Predictor, predictions: NDArray[np.float64]) -> bool:
+    def offer(self, name: str, model: Predictor, predictions: NDArray[np.float64], least: float = MIN_GAIN) -> bool:
         """Keep a model if it removes enough of the error; returns whether it did."""
         gain = self.gain(predictions)
         self.notes.append((name, gain))
-        if gain < MIN_GAIN:
+        if gain < least:
             return False
         self.models.append(model)
         self.predictions.append(predictions)

@@ -45,6 +45,9 @@ BASELINES = {
 }
 """Explanations of the baselines."""
 
+RETURNED = {"auto": "auto", "mixture": "this fit"}
+"""Names of models that are not one joint model, by what was returned."""
+
 OUTCOMES = {"converged": "Converged", "budget": "Ended by its budget", "interrupted": "Interrupted"}
 """How a fit ended, in words; other outcomes are shown as they are."""
 
@@ -184,7 +187,7 @@ def figure_rows(metrics: Facts) -> list[Facts]:
     """One row per model, the fitted one first, with its skill over the mean predictor."""
     part = "test" if metrics["test"] is not None else "valid"
     joint = metrics["returned"].get("joint", metrics)  # its own figures, where another model was returned
-    name = "auto" if metrics.get("search") else "joint model"
+    name = RETURNED.get(metrics["returned"]["model"], "joint model")
     every = {name: joint[part], **{k: v[part] for k, v in metrics["baselines"].items()}}
     known = {name: figures for name, figures in every.items() if figures is not None}
     best = min((f["rmse"] for f in known.values() if f["rmse"] is not None), default=None)

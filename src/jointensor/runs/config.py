@@ -11,6 +11,14 @@ from typing import Any
 from jointensor.errors import ConfigError
 from jointensor.training.history import OnEpoch
 
+DEFAULT_RANK = (4, 16)
+"""``(R, F)`` of a single joint model where none is given."""
+
+SINGLE_MODEL_OPTIONS: dict[str, Any] = {
+    "linear": None, "nonlinear": "julia", "recipe": "default", "recipe_changes": {}, "refit": False, "memory": None,
+}  # fmt: skip
+"""Options that describe a single joint model, or need one; and their defaults."""
+
 AUTO = "auto"
 """The rank that is chosen by validation, with everything else."""
 
@@ -23,8 +31,8 @@ class RunConfig:
     table: dict[str, Any] | None = None
     """How a table becomes a tensor, as :meth:`TableSpec.to_dict` gives it."""
     orders: dict[str, str] = field(default_factory=dict)
-    rank: tuple[int, int] | str = (4, 16)
-    """``(R, F)``, or ``auto``."""
+    rank: tuple[int, int] | str | None = None
+    """``(R, F)``, or ``auto``; ``None`` for the default fit, see :attr:`mixes`."""
     linear: str | None = None
     nonlinear: str = "julia"
     recipe: str = "default"
@@ -62,7 +70,12 @@ class RunConfig:
         """``(R, F)`` of a run that does not search."""
         if isinstance(self.rank, str):
             raise ConfigError(f"rank '{self.rank}' is not R/F: a search chooses it")
-        return self.rank
+        return DEFAULT_RANK if self.rank is None else self.rank
+
+    @property
+    def mixes(self) -> bool:
+        """Whether this is the default fit, a mixture of a few models: no option describes a single one."""
+        return self.rank is None and all(getattr(self, name) == usual for name, usual in SINGLE_MODEL_OPTIONS.items())
 
     def left(self, begin: float) -> float:
         """Seconds of the budget that are left of a run that began then."""
@@ -85,7 +98,7 @@ class RunConfig:
             changes = {
                 key: tuple(value) if isinstance(value, list) else value for key, value in data["recipe_changes"].items()
             }
-            rank = data["rank"] if data["rank"] == AUTO else tuple(data["rank"])
+            rank = tuple(data["rank"]) if isinstance(data["rank"], list) else data["rank"]
             return cls(**{**data, "rank": rank, "recipe_changes": changes})
         except (KeyError, TypeError) as error:
             raise ConfigError(f"config.json is not of this version: {error}") from None

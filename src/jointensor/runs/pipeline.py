@@ -48,7 +48,7 @@ from jointensor.runs.folder import (
 from jointensor.runs.memory_plan import memory_record
 from jointensor.runs.report import write_run_report
 from jointensor.runs.result import Figures, RunResult, Stages, Trained
-from jointensor.runs.train import SEARCH_STORE, Context, train_fit, train_search
+from jointensor.runs.train import SEARCH_STORE, Context, can_mix, train_default, train_fit, train_search
 from jointensor.training.checkpoint import Checkpoints
 from jointensor.training.fit import pick_device
 from jointensor.training.from_disk import check_from_disk
@@ -154,8 +154,13 @@ def read_and_split(context: Context, stages: Stages) -> Dataset:
 
 
 def train(context: Context, dataset: Dataset, baselines: dict[str, Predictor]) -> Trained:
-    """One fit, or a search over many."""
-    trained = train_search(context, dataset) if context.config.rank == AUTO else train_fit(context, dataset, baselines)
+    """The default fit, one fit, or a search over many."""
+    if context.config.rank == AUTO:
+        trained = train_search(context, dataset)
+    elif can_mix(context, dataset):
+        trained = train_default(context, dataset, baselines)
+    else:
+        trained = train_fit(context, dataset, baselines)
     if not trained.record.interrupted:
         return trained
     note = f"stopped before its end, with the best model so far; to go on: jointensor fit --resume {context.path}"
@@ -189,7 +194,7 @@ def write(
 ) -> RunResult:
     """The run folder: model and labels, report, and ``metrics.json`` last; then what only training needed goes."""
     path, config, processes, record = context.path, context.config, context.processes, trained.record
-    searched = record.search is not None
+    searched = trained.out_of_fold is not None
     held_out = dataset.held_out()
     counts = dataset.counts
     if searched:  # it has learnt from the validation entries

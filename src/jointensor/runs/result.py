@@ -42,7 +42,7 @@ class TrainingRecord:
     ridge: float | None = None
     collapsed: list[str] = field(default_factory=list)
     search: dict[str, Any] | None = None
-    """Candidates, weights and the reason, of a search."""
+    """Candidates, weights and the reason, of a search or of the default fit."""
     notes: list[str]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,13 @@ from jointensor.runs.config import Listener, RunConfig
 from jointensor.runs.dataset import Dataset, InMemory, linear_blocks, make_model
 from jointensor.runs.folder import CHECKPOINTS
 from jointensor.runs.result import Trained, TrainingRecord
+from jointensor.search.default_fit import default_fit
+from jointensor.search.families import FitOptions
 from jointensor.search.search import search
 from jointensor.search.settings import SETTINGS
 from jointensor.training.checkpoint import Checkpoints
 from jointensor.training.fit import Fit, fit, pick_device
+from jointensor.training.history import Epoch
 from jointensor.training.recipe import make_recipe
 from jointensor.training.schedule import schedule_of
 
@@ -113,6 +117,54 @@ def train_fit(run: Context, dataset: Dataset, baselines: dict[str, Predictor]) -
     )
     joint = None if fitted.returned == "joint" else replace(fitted.predictor, returned="joint")
     return Trained(judged, kept, record, fitted.history, joint)
+
+
+def can_mix(run: Context, dataset: Dataset) -> bool:
+    """Whether a run is the default fit; one that has nothing to choose by, or several processes, fits one model."""
+    if not run.config.mixes:
+        return False
+    if run.processes.shared or not isinstance(dataset, InMemory):
+        run.note("several processes fit one model: --rank 4/16")
+        return False
+    if not len(dataset.valid):
+        run.note("there are no validation entries to mix models by: --rank 4/16")
+        return False
+    return True
+
+
+def train_default(run: Context, dataset: Dataset, baselines: dict[str, Predictor]) -> Trained:
+    """A few models of the training entries, mixed by the validation entries."""
+    assert isinstance(dataset, InMemory)  # see can_mix
+    config = run.config
+    history: list[Epoch] = []
+    engine = pick_engine(config.engine, pick_device(config.device).type)
+
+    def on_epoch(epoch: Epoch) -> None:
+        number = history[-1].attempt if history else -1
+        history.append(replace(epoch, attempt=number + (epoch.epoch == 1)))  # every fit has its own
+        if run.listener.on_epoch is not None:
+            run.listener.on_epoch(epoch)
+
+    slots = (None if run.checkpoints is None else run.checkpoints.next() for _ in count())
+    options = FitOptions(
+        config.seed, config.device, config.engine, seconds=config.left(run.begin), stopping=run.listener.stopping,
+        on_epoch=on_epoch,
+    )  # fmt: skip
+    found = default_fit(dataset.parts, baselines, options, slots=slots, on_note=run.listener.on_note)
+    run.note(found.reason)
+    record = TrainingRecord(
+        returned={"model": found.predictor.returned, "refit": False},
+        outcome=found.outcome,
+        interrupted=found.outcome == "interrupted",
+        fits=found.fits,
+        epochs=len(history),
+        parameters=found.predictor.n_parameters(),
+        engine=engine.name,
+        linear=found.chosen,
+        search={"trials": found.trials, "reason": found.reason},
+        notes=[found.reason],
+    )
+    return Trained(found.predictor, found.predictor, record, history)
 
 
 def train_search(run: Context, dataset: Dataset) -> Trained:

@@ -19,7 +19,9 @@ from jointensor.predictors.interpolation import Interpolation, best_interpolatio
 from jointensor.search.interruption import StopRequested
 from jointensor.search.portfolio import Candidate
 from jointensor.search.settings import SETTINGS, SearchSettings
+from jointensor.training.checkpoint import Slot
 from jointensor.training.fit import fit, pick_device
+from jointensor.training.history import OnEpoch
 from jointensor.training.recipe import make_recipe
 
 EPOCHS = {"small": 120, "cuda": 56, "cpu": 24}
@@ -31,12 +33,17 @@ LONG_CHAIN = {"burn_in": 40, "draws": 60, "thin": 2}
 CHAIN = {"burn_in": 30, "draws": 50, "thin": 1}
 """Gibbs chain of other tensors."""
 
-SHORT = {"refine_epochs": 2, "cycle": 2, "restarts": 0, "burn_in": 20, "draws": 15, "thin": 1, "max_rank": 0}
+SHORT = {"refine_epochs": 2, "cycle": 2, "restarts": 0, "burn_in": 20, "draws": 15, "thin": 1, "max_rank": 0,
+         "solutions": 1}  # fmt: skip
 """Changes to the recipe for a fit that only ranks candidates, or compiles what they need."""
 
 
 MAX_RANK = 128
 """Components up to which the multilinear part of a candidate grows."""
+
+
+SOLUTIONS = 4
+"""Exact solutions whose mean a candidate is, at most: each removes about as much of the error as those before left."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,10 @@ class FitOptions:
     settings: SearchSettings = SETTINGS
     stopping: Callable[[], bool] = lambda: False
     """Asked by fits that can be stopped between their steps."""
+    checkpoint: Slot | None = None
+    """Where fits by steps keep their state."""
+    on_epoch: OnEpoch | None = None
+    """Called after every epoch of such fits."""
 
 
 class Family(ABC):
@@ -187,7 +198,7 @@ class JointFamily(Family):
         parts = Split(train, valid, _no_entries(train), rule="fold")
         found = fit(
             model, parts, recipe, seed=options.seed, device=options.device, engine=options.engine,
-            budget=options.seconds, stopping=options.stopping,
+            budget=options.seconds, stopping=options.stopping, checkpoint=options.checkpoint, on_epoch=options.on_epoch,
         )  # fmt: skip
         if found.stopped:
             raise StopRequested
@@ -234,9 +245,9 @@ class ExactFamily(JointFamily):
         return [replace(candidate, rank=(rank, 0)) for rank in ranks]
 
     def recipe_changes(self, *, small: bool) -> dict[str, Any]:
-        """R doubles for as long as that validates better."""
+        """R doubles for as long as that validates better, and solutions are averaged."""
         del small
-        return {"max_rank": MAX_RANK, "restarts": 0}
+        return {"max_rank": MAX_RANK, "solutions": SOLUTIONS, "restarts": 0}
 
 
 FAMILIES: dict[str, Family] = {

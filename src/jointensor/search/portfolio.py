@@ -73,7 +73,7 @@ def candidates_for(tensor: SparseTensor, settings: SearchSettings = SETTINGS) ->
         Candidate(fm, "gibbs", 3, linear=fm, stage="core", effort=2.0),
         Candidate("julia:4/16", "joint", 6, (4, 16), stage="core"),
     ]
-    if len(tensor) >= settings.min_entries_per_parameter * settings.first_rank * sum(tensor.shape):
+    if _exact_is_worth(tensor, settings):
         found.insert(2, Candidate("cp", "exact", 2, (settings.first_rank, 0), stage="core", max_share=0.25))
     if modes_to_interpolate(tensor):
         found.insert(1, Candidate("interp", "interpolation", 1, stage="core"))
@@ -98,6 +98,23 @@ def candidates_for(tensor: SparseTensor, settings: SearchSettings = SETTINGS) ->
     found.append(Candidate("avocado:20", "joint", 8, (0, 20), nonlinear="avocado"))
     found.append(Candidate("julia:4/32", "joint", 13, (4, 32), after="julia:4/16", effort=2.5))
     return found
+
+
+def default_candidates(tensor: SparseTensor, settings: SearchSettings = SETTINGS) -> list[Candidate]:
+    """Candidates of the default fit, in the order in which they are fitted."""
+    base = "mean+bias+tables" if tensor.n_modes > 2 else "mean+bias"
+    fm = f"{base}+fm:{settings.fm_width}"
+    found = [Candidate("julia:4/16", "joint", 6, (4, 16))]
+    if _exact_is_worth(tensor, settings):
+        found.insert(0, Candidate("cp", "exact", 2, (settings.first_rank, 0)))
+    elif len(tensor) <= settings.max_sampled_entries:
+        found.insert(0, Candidate(fm, "gibbs", 3, linear=fm))
+    return found
+
+
+def _exact_is_worth(tensor: SparseTensor, settings: SearchSettings) -> bool:
+    """Whether there are enough entries for components that are not sampled."""
+    return len(tensor) >= settings.min_entries_per_parameter * settings.first_rank * sum(tensor.shape)
 
 
 def _tree_seconds(tensor: SparseTensor, settings: SearchSettings) -> float:

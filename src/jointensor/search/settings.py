@@ -74,6 +74,8 @@ class SearchSettings:
     min_entries_per_parameter: float = 20.0
     """Entries per parameter of these components for them to be tried: with fewer (ratings, events), CP is behind models
     of pairs of modes, and compiling its solver for every rank takes the time of other candidates."""
+    max_sampled_entries: int = 1_000_000
+    """Entries of a tensor up to which the default fit samples pairs of modes: a minute on two cores."""
     fm_width: int = 8
     """Width of the vectors of a factorisation machine."""
     wide_fm_width: int = 24

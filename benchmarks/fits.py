@@ -1,0 +1,91 @@
+"""`jointensor fit` as a newcomer runs it, or `--rank auto`, on some tensors and splits; one process at a time.
+
+    python benchmarks/fits.py ../shared/data/walmart_sales.npz --splits 0,1,2,3,4 --out benchmarks/results/fits
+    python benchmarks/fits.py ../shared/data/*_metro.npz --options "--rank auto --budget 300" --name auto_300
+
+One JSON record per tensor and split, with figures, members, seconds, commit, versions, machine and options; those that
+are there already are kept. The table that is printed is made from the records. Nothing is chosen by test entries.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+from jointensor.atomic import write_json
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("torch", "numpy", "scipy", "numba", "lightgbm")
+
+
+def provenance():
+    """Commit, versions and machine."""
+
+    def git(*words):
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+
+    cpu = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+                if line.startswith("model name")), platform.processor())  # fmt: skip
+    return {
+        "commit": git("rev-parse", "HEAD"),
+        "clean": not git("status", "--porcelain", "--untracked-files=no"),
+        "versions": {name: version(name) for name in PACKAGES} | {"python": platform.python_version()},
+        "machine": {"cpu": cpu, "cores": len(os.sched_getaffinity(0))},
+    }
+
+
+def fit(source, split, options):
+    """One run; its figures, or the error it ended with."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = ["fit", str(source), "--split-seed", str(split), "--quiet", "--out", f"{folder}/run", *options]
+        done = subprocess.run([sys.executable, "-m", "jointensor", *words], capture_output=True, text=True, check=False)
+        if done.returncode:
+            return {"error": done.stderr.strip().splitlines()[-1:]}
+        metrics = json.loads(Path(folder, "run", "metrics.json").read_text(encoding="utf-8"))
+    trials = (metrics["search"] or {}).get("trials", [])
+    return {
+        "test": metrics["test"], "valid": metrics["valid"], "baselines": metrics["baselines"],
+        "seconds": metrics["seconds"], "steps": metrics["steps"], "outcome": metrics["outcome"],
+        "device": metrics["device"], "trials": trials, "reason": (metrics["search"] or {}).get("reason"),
+    }  # fmt: skip
+
+
+def behind(record):
+    """RMSE over that of the best baseline on the test entries."""
+    best = min(one["test"]["rmse"] for one in record["baselines"].values() if one["test"])
+    return record["test"]["rmse"] / best
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sources", nargs="+", type=Path)
+    parser.add_argument("--splits", default="0", help="seeds of the standard split: 0,1,2,3,4")
+    parser.add_argument("--options", default="", help="further options of fit")
+    parser.add_argument("--name", default="default", help="of the records")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "fits")
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    facts = provenance()
+    print("| tensor | split | RMSE | over the best baseline | seconds |\n|---|---:|---:|---:|---:|")
+    for source in given.sources:
+        for split in map(int, given.splits.split(",")):
+            path = given.out / f"{source.stem}.{split}.{given.name}.json"
+            if not path.exists():
+                found = fit(source.resolve(), split, shlex.split(given.options))
+                write_json(path, {"tensor": source.stem, "split": split, "options": given.options, **found, **facts})
+            record = json.loads(path.read_text(encoding="utf-8"))
+            if "error" in record:
+                print(f"| {source.stem} | {split} | {record['error']} | | |", flush=True)
+                continue
+            figures = f"{record['test']['rmse']:.4g} | {behind(record):.3f} | {record['seconds']:.0f}"
+            print(f"| {source.stem} | {split} | {figures} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

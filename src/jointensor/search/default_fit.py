@@ -1,0 +1,175 @@
+"""The default fit: a few models of the training entries, mixed and corrected by the validation entries.
+
+members    baselines; CP with R chosen by validation, or sampled pairs where entries are few; JULIA 4/16
+weights    of their mean, by ensemble selection on the validation entries
+residuals  kriging of training residuals along ordered modes, as far as it predicts those of validation entries
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from jointensor.data.split import Split
+from jointensor.predictors import Predictor
+from jointensor.predictors.ensemble import Ensemble, Member
+from jointensor.predictors.residual_stack import ResidualStack, fit_validated_kriging
+from jointensor.predictors.tables import Tables
+from jointensor.search.budget import Clock
+from jointensor.search.cross_fit import FAILURES
+from jointensor.search.ensemble_selection import ErrorProducts
+from jointensor.search.families import FitOptions, family_of
+from jointensor.search.interruption import StopRequested
+from jointensor.search.portfolio import Candidate, default_candidates
+from jointensor.training.checkpoint import Slot
+
+
+@dataclass(frozen=True)
+class DefaultFit:
+    """The predictor, and how it came about."""
+
+    predictor: Ensemble
+    trials: list[dict[str, Any]]
+    """A row per member: name, RMSE on validation entries, seconds, weight, failure."""
+    residual_models: list[tuple[str, float]]
+    """Names of the residual models that are kept, and the share of the squared error that each removed."""
+    fits: int
+    """Joint models that were trained."""
+    outcome: str
+    """``converged``, ``budget`` where fits ended by it, or ``interrupted``."""
+
+    @property
+    def chosen(self) -> str:
+        """Names of the members."""
+        return " + ".join(member.name for member in self.predictor.members)
+
+    @property
+    def reason(self) -> str:
+        """What was mixed, in a sentence."""
+        parts = [f"{member.weight:.0%} {member.name}" for member in self.predictor.members]
+        models = [f"{name} reduced the squared error by {gain:.1%}" for name, gain in self.residual_models]
+        text = f"mixed by the validation entries: {', '.join(parts)}"
+        return f"{text}; of their residuals, {', '.join(models)}" if models else text
+
+
+@dataclass
+class _Tried:
+    """Predictors with their predictions for the validation entries, and the rows of all that was tried."""
+
+    parts: Split
+    fitted: dict[str, Predictor] = field(default_factory=dict)
+    predictions: dict[str, np.ndarray] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+
+    def add(self, name: str, predictor: Predictor, seconds: float = 0.0) -> None:
+        """A member, if its predictions are finite."""
+        values = self.parts.train.values
+        predictions = np.clip(predictor.predict(self.parts.valid.indices), values.min(), values.max())
+        self.seconds[name] = seconds
+        if np.isfinite(predictions).all():
+            self.fitted[name], self.predictions[name] = predictor, predictions.astype(np.float32)
+        else:
+            self.failures[name] = "its predictions are not finite"
+
+    def rmse(self, name: str) -> float:
+        """Of a member, on the validation entries."""
+        errors = self.predictions[name].astype(np.float64) - self.parts.valid.values
+        return math.sqrt(float(np.mean(errors**2)))
+
+    def rows(self, weights: Mapping[str, float]) -> list[dict[str, Any]]:
+        """A row for each."""
+        return [
+            {
+                "name": name,
+                "rmse": self.rmse(name) if name in self.predictions else None,
+                "spread": None,
+                "folds": int(name in self.predictions),
+                "seconds": self.seconds[name],
+                "weight": weights.get(name, 0.0),
+                "failure": self.failures.get(name),
+            }
+            for name in self.seconds
+        ]
+
+
+def default_fit(
+    parts: Split,
+    baselines: Mapping[str, Predictor],
+    options: FitOptions,
+    *,
+    slots: Iterator[Slot | None] | None = None,
+    candidates: Sequence[Candidate] | None = None,
+    on_note: Callable[[str], None] = lambda _: None,
+    clock: Clock = time.monotonic,
+) -> DefaultFit:
+    """Fit a few models to the training entries, and mix them by the validation entries.
+
+    Parameters
+    ----------
+    parts
+        Training and validation entries.
+    baselines
+        Fitted to the training entries, by name; ``bias`` among them.
+    options
+        Of all fits; its ``seconds`` are for all of them together.
+    slots
+        Checkpoints, one for each candidate in turn.
+    candidates
+        What is fitted beside the baselines; :func:`~jointensor.search.portfolio.default_candidates` if not given.
+    on_note
+        Called with a line for the user.
+    clock
+        Returns seconds.
+    """
+    chosen = default_candidates(parts.train) if candidates is None else list(candidates)
+    tried = _Tried(parts)
+    for name, one in baselines.items():
+        tried.add(name, one)
+    end, fits, interrupted = clock() + options.seconds, 0, False
+    for number, candidate in enumerate(chosen):
+        slot = None if slots is None else next(slots)
+        begin = clock()
+        # what a fit leaves of its share is for those that follow
+        limits = replace(options, seconds=max(end - begin, 0.0) / (len(chosen) - number), checkpoint=slot)
+        try:
+            predictor = family_of(candidate).fit(candidate, parts.train, parts.valid, limits)
+        except StopRequested:
+            interrupted = True
+            break
+        except FAILURES as error:
+            tried.seconds[candidate.name] = clock() - begin
+            tried.failures[candidate.name] = str(error).partition("\n")[0]
+            on_note(f"{candidate.name}: failed, {tried.failures[candidate.name]}")
+            continue
+        fits += 1
+        tried.add(candidate.name, predictor, clock() - begin)
+        if candidate.name in tried.predictions:
+            on_note(f"{candidate.name}: RMSE {tried.rmse(candidate.name):.4g} on validation entries")
+    weights = ErrorProducts.of(tried.predictions, parts.valid.values).best_weights(options.settings)
+    predictor, residuals = _corrected(parts, _mean_of(parts, tried.fitted, weights, baselines["bias"]))
+    outcome = "interrupted" if interrupted else "budget" if clock() >= end else "converged"
+    return DefaultFit(predictor, tried.rows(weights), list(residuals.notes[: len(residuals.models)]), fits, outcome)
+
+
+def _mean_of(parts: Split, fitted: Mapping[str, Predictor], weights: Mapping[str, float], bias: Predictor) -> Ensemble:
+    """The weighted mean of the members."""
+    assert isinstance(bias, Tables)  # a baseline of every run
+    values = parts.train.values
+    members = tuple(Member(name, weight, (fitted[name],)) for name, weight in weights.items())
+    return Ensemble(members, (), bias, float(values.min()), float(values.max()), name="mixture")
+
+
+def _corrected(parts: Split, mean: Ensemble) -> tuple[Ensemble, ResidualStack]:
+    """The mean with kriging of its residuals, where that validates better."""
+    train, valid = parts.train, parts.valid
+    ordered = [n for n, mode in enumerate(train.modes) if mode.order != "none"]
+    residuals = [entries.values - mean.weighted_mean(entries.indices) if ordered else np.zeros(len(entries))
+                 for entries in (train, valid)]  # fmt: skip
+    stack = fit_validated_kriging(train, residuals[0], valid, residuals[1], along=ordered)
+    return replace(mean, residual_models=stack.models), stack
