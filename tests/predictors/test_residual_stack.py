@@ -10,7 +10,7 @@ from jointensor.data.synthetic import draw_cells
 from jointensor.data.tensor import SparseTensor
 from jointensor.predictors.ensemble import Ensemble, Member
 from jointensor.predictors.kriging import Kriging
-from jointensor.predictors.residual_stack import MIN_GAIN, fit_residual_stack
+from jointensor.predictors.residual_stack import MIN_GAIN, fit_residual_stack, fit_validated_kriging
 from jointensor.predictors.storage import load_predictor, save_predictor
 from jointensor.predictors.tables import Table, Tables, fit_tables, refit_tables
 
@@ -211,3 +211,30 @@ def test_entries_that_nothing_was_learnt_from_decide_how_many_models_are_kept():
     assert knows_nothing.best_stack_size(fresh)[0] == 2
     knows_tables = Ensemble((Member("tables", 1.0, (stack.models[1],)),), stack.models, nothing, -math.inf, math.inf)
     assert knows_tables.best_stack_size(fresh)[0] == 1
+
+
+def validated(tensor, cells, values, shrink=1.0):
+    """Kriging of training residuals, half of the others to validate by."""
+    half = len(cells) // 2
+    valid = SparseTensor(cells[:half], values[:half], tensor.modes)
+    stack = fit_validated_kriging(tensor, shrink * tensor.values, valid, valid.values, along=[2])
+    return stack, cells[half:], values[half:]
+
+
+def test_kriging_of_training_residuals_is_kept_where_it_predicts_validation_entries():
+    tensor, cells, values = residuals_of(process=2.0)
+    stack, fresh, truth = validated(tensor, cells, values)
+    assert stack.names == ["local:day"]
+    assert np.mean((truth - predict(stack, fresh)) ** 2) < 0.6 * np.mean(truth**2)
+
+
+def test_training_residuals_that_are_too_small_predict_the_same():
+    tensor, cells, values = residuals_of(process=2.0)
+    one, half = (validated(tensor, cells, values, shrink)[0] for shrink in (1.0, 0.6))
+    assert np.allclose(predict(one, cells), predict(half, cells), rtol=1e-3, atol=1e-3)
+
+
+def test_kriging_of_training_residuals_without_a_process_is_not_kept():
+    for seed in range(3):
+        stack, *_ = validated(*residuals_of(seed=seed))
+        assert stack.models == ()

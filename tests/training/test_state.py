@@ -86,7 +86,8 @@ def assert_same(fitted, whole):
 
 @pytest.mark.parametrize(
     ("recipe", "model"),
-    [("paper", "joint"), ("default", "joint"), ("gibbs", "joint"), ("nested", "joint"), ("nested paper", "joint"), ("averaged", "linear")]
+    [("paper", "joint"), ("default", "joint"), ("gibbs", "joint"), ("nested", "joint"), ("nested paper", "joint"),
+     ("averaged", "linear")]
     + [pytest.param(*pair, marks=pytest.mark.slow) for pair in (
         ("default", "linear"), ("default", "network"), ("naive", "joint"), ("gibbs", "linear"), ("huber", "joint")
     )],

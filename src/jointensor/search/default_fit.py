@@ -135,6 +135,9 @@ def default_fit(
     for number, candidate in enumerate(chosen):
         slot = None if slots is None else next(slots)
         begin = clock()
+        if begin >= end:
+            on_note(f"{candidate.name}: not fitted, the budget is used up")
+            continue
         # what a fit leaves of its share is for those that follow
         limits = replace(options, seconds=max(end - begin, 0.0) / (len(chosen) - number), checkpoint=slot)
         try:

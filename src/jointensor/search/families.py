@@ -197,7 +197,7 @@ class JointFamily(Family):
         model = JointModel(train.shape, candidate.rank, linear=linear, nonlinear=candidate.nonlinear)
         parts = Split(train, valid, _no_entries(train), rule="fold")
         found = fit(
-            model, parts, recipe, seed=options.seed, device=options.device, engine=options.engine,
+            model, parts, recipe, seed=options.seed + candidate.seed, device=options.device, engine=options.engine,
             budget=options.seconds, stopping=options.stopping, checkpoint=options.checkpoint, on_epoch=options.on_epoch,
         )  # fmt: skip
         if found.stopped:

@@ -44,6 +44,8 @@ class Candidate:
     first, and in full if that is among the better half."""
     fallback: bool = False
     """Whether it is tried right after the core if the best core candidate of its family is far behind."""
+    seed: int = 0
+    """Added to the seed of a fit."""
     effort: float = 1.0
     """Cost of a fit compared with others of its family; its cost in a budget of fits."""
     max_share: float = 1.0
@@ -105,6 +107,10 @@ def default_candidates(tensor: SparseTensor, settings: SearchSettings = SETTINGS
     base = "mean+bias+tables" if tensor.n_modes > 2 else "mean+bias"
     fm = f"{base}+fm:{settings.fm_width}"
     found = [Candidate("julia:4/16", "joint", 6, (4, 16))]
+    if len(tensor) <= settings.max_repeated_entries:
+        found += [
+            Candidate(f"julia:4/16, seed {k}", "joint", 6, (4, 16), seed=k) for k in range(1, settings.n_repeated_fits)
+        ]
     if _exact_is_worth(tensor, settings):
         found.insert(0, Candidate("cp", "exact", 2, (settings.first_rank, 0)))
     elif len(tensor) <= settings.max_sampled_entries:

@@ -74,6 +74,11 @@ class SearchSettings:
     min_entries_per_parameter: float = 20.0
     """Entries per parameter of these components for them to be tried: with fewer (ratings, events), CP is behind models
     of pairs of modes, and compiling its solver for every rank takes the time of other candidates."""
+    max_repeated_entries: int = 50_000
+    """Entries of a tensor up to which the default fit trains its network from several seeds: it may fail from one, and
+    a fit takes two seconds."""
+    n_repeated_fits: int = 3
+    """Number of these seeds."""
     max_sampled_entries: int = 1_000_000
     """Entries of a tensor up to which the default fit samples pairs of modes: a minute on two cores."""
     fm_width: int = 8

@@ -1,0 +1,204 @@
+"""The default fit is no worse than its members on the validation entries, and says what it mixed."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jointensor.data.formats import write_tensor
+from jointensor.data.modes import Mode
+from jointensor.data.split import split
+from jointensor.data.synthetic import make_joint
+from jointensor.data.tensor import SparseTensor
+from jointensor.metrics import rmse
+from jointensor.predictors import fit_baselines
+from jointensor.predictors.storage import load_predictor, save_predictor
+from jointensor.runs.config import Listener, RunConfig
+from jointensor.runs.folder import load_run
+from jointensor.runs.pipeline import resume, run
+from jointensor.search.default_fit import default_fit
+from jointensor.search.families import FAMILIES, Family, FitOptions
+from jointensor.search.portfolio import Candidate, default_candidates
+from tests.search.searches import FakeClock
+
+CP = Candidate("cp:2", "joint", 6, (2, 0))
+OPTIONS = FitOptions(device="cpu", engine="reference")
+
+
+def planted(kind, seed):
+    """Values that one of the baselines is made for, or a CP; with noise."""
+    rng = np.random.default_rng(seed)
+    sizes = (14, 12, 20)
+    user, item, day = (rng.standard_normal(size) for size in sizes)
+    dense = {
+        "bias": user[:, None, None] + item[None, :, None] + day[None, None, :],
+        "tables": np.broadcast_to(rng.standard_normal(sizes[:2])[:, :, None], sizes),
+        "interp": np.cumsum(rng.standard_normal(sizes), axis=2),
+        "cp": 3 * user[:, None, None] * item[None, :, None] * day[None, None, :],
+    }[kind] + 0.2 * rng.standard_normal(sizes)
+    cells = rng.permutation(np.argwhere(np.ones(sizes)))[:2000]
+    modes = (Mode("user", sizes[0]), Mode("item", sizes[1]), Mode("day", sizes[2], order="ordered"))
+    return split(SparseTensor(cells, dense[tuple(cells.T)], modes), seed=seed)
+
+
+def fitted(parts, candidates=(CP,), options=OPTIONS, **more):
+    return default_fit(parts, fit_baselines(parts), options, candidates=candidates, **more)
+
+
+@given(kind=st.sampled_from(["bias", "tables", "interp", "cp"]), seed=st.integers(0, 50))
+@settings(max_examples=8, deadline=None)
+def test_it_validates_no_worse_than_any_member(kind, seed):
+    parts = planted(kind, seed)
+    found = fitted(parts)
+    error = rmse(found.predictor.predict(parts.valid.indices), parts.valid.values)
+    assert error <= (1 + 1e-6) * min(row["rmse"] for row in found.trials)
+    assert sum(row["weight"] for row in found.trials) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("kind", ["bias", "tables", "interp", "cp"])
+def test_it_is_as_good_as_the_member_that_is_right_on_new_entries(kind):
+    parts = planted(kind, 3)
+    found = fitted(parts)
+    errors = {row["name"]: row["rmse"] for row in found.trials}
+    right = {"cp": "cp:2"}.get(kind, kind)
+    assert min(errors, key=errors.get) == right
+    member = fit_baselines(parts).get(right)
+    best = errors[right] if member is None else rmse(member.predict(parts.test.indices), parts.test.values)
+    assert rmse(found.predictor.predict(parts.test.indices), parts.test.values) < 1.1 * best
+
+
+def test_residuals_along_an_ordered_mode_are_predicted():
+    """Additive values and a process along the days that no member but interpolation sees."""
+    rng = np.random.default_rng(0)
+    sizes = (20, 15, 40)
+    steps = rng.standard_normal(sizes)
+    process = steps.copy()
+    for t in range(1, sizes[2]):
+        process[..., t] = 0.9 * process[..., t - 1] + math.sqrt(0.19) * steps[..., t]
+    dense = 5 * rng.standard_normal(sizes[0])[:, None, None] + 5 * rng.standard_normal(sizes[2]) + process
+    cells = rng.permutation(np.argwhere(np.ones(sizes)))[:6000]
+    modes = (Mode("user", sizes[0]), Mode("item", sizes[1]), Mode("day", sizes[2], order="ordered"))
+    parts = split(SparseTensor(cells, dense[tuple(cells.T)], modes), seed=0)
+    found = fitted(parts, candidates=())
+    assert [name for name, _ in found.residual_models] == ["local:day"]
+    members = rmse(found.predictor.weighted_mean(parts.test.indices), parts.test.values)
+    assert rmse(found.predictor.predict(parts.test.indices), parts.test.values) < 0.9 * members
+    assert "local:day reduced the squared error" in found.reason
+
+
+class FailingFamily(Family):
+    """Fits that raise an error, or predict what is not finite."""
+
+    def fit(self, candidate, train, valid, options):
+        if candidate.options:
+            return replace(fit_baselines(split(train, seed=0))["mean"], mean=math.nan)
+        raise RuntimeError("the loss is nan\nmore about it")
+
+
+def test_a_fit_that_fails_is_a_row(monkeypatch):
+    monkeypatch.setitem(FAMILIES, "failing", FailingFamily())
+    notes = []
+    broken = [Candidate("breaks", "failing", 9), Candidate("nan", "failing", 9, options={"nan": True})]
+    found = fitted(planted("bias", 0), candidates=[*broken, CP], on_note=notes.append)
+    rows = {row["name"]: row for row in found.trials}
+    assert rows["breaks"]["failure"] == "the loss is nan"
+    assert rows["nan"]["failure"] == "its predictions are not finite"
+    assert rows["breaks"]["rmse"] is None
+    assert rows["cp:2"]["rmse"] is not None
+    assert found.outcome == "converged"
+    assert "breaks: failed, the loss is nan" in notes
+
+
+def test_without_time_it_is_a_mean_of_baselines():
+    found = fitted(planted("cp", 0), options=replace(OPTIONS, seconds=0.0), clock=FakeClock())
+    assert {row["name"] for row in found.trials} == {"mean", "bias", "tables", "interp"}
+    assert (found.fits, found.outcome) == (0, "budget")
+
+
+def test_time_that_one_fit_leaves_is_for_the_next(monkeypatch):
+    clock, seen = FakeClock(), []
+
+    class Timed(Family):
+        def fit(self, candidate, train, valid, options):
+            seen.append(options.seconds)
+            clock.now += 10
+            return fit_baselines(split(train, seed=0))["mean"]
+
+    monkeypatch.setitem(FAMILIES, "timed", Timed())
+    fitted(
+        planted("bias", 0), candidates=[Candidate(name, "timed", 9) for name in "abc"],
+        options=replace(OPTIONS, seconds=100.0), clock=clock,
+    )  # fmt: skip
+    assert seen == [100 / 3, 45, 80]
+
+
+def test_candidates_follow_the_number_of_entries():
+    def names(observed, shape):
+        tensor = make_joint(shape, (1, 0), observed=observed, seed=0)[0]
+        return [one.name for one in default_candidates(tensor)]
+
+    seeds = ["julia:4/16", "julia:4/16, seed 1", "julia:4/16, seed 2"]
+    assert names(1000, (30, 20, 10)) == ["mean+bias+tables+fm:8", *seeds]
+    assert names(6000, (12, 12, 50)) == ["mean+bias+tables+fm:8", *seeds]
+    assert names(55_000, (40, 40, 60)) == ["cp", "julia:4/16"]
+
+
+def test_it_is_stored_and_loaded(tmp_path):
+    parts = planted("interp", 1)
+    predictor = fitted(parts).predictor
+    save_predictor(predictor, tmp_path / "model.safetensors")
+    loaded = load_predictor(tmp_path / "model.safetensors")
+    assert loaded.returned == "mixture"
+    assert np.array_equal(loaded.predict(parts.test.indices), predictor.predict(parts.test.indices))
+
+
+# --- as a run
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "tensor.npz"
+    write_tensor(make_joint((12, 10, 8), (2, 0), observed=600, noise=0.1, seed=1)[0], path)
+    return path
+
+
+def test_a_run_without_a_rank_is_one(source, tmp_path):
+    result = run(RunConfig(str(source), device="cpu"), tmp_path / "run")
+    assert result.returned == {"model": "mixture", "refit": False}
+    assert result.valid["n"] == 48  # a tenth of four fifths
+    assert result.test["rmse"] < result.baselines["bias"]["test"]["rmse"]
+    assert {"mean", "bias", "tables", "julia:4/16"} <= {row["name"] for row in result.search["trials"]}
+    assert load_run(tmp_path / "run").predictor.predict(np.array([[1, 1, 1]])).shape == (1,)
+    history = (tmp_path / "run" / "history.jsonl").read_text(encoding="utf-8").splitlines()
+    assert {json.loads(line)["attempt"] for line in history} == set(range(result.fits))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"rank": (2, 0)}, {"linear": "mean+bias"}, {"nonlinear": "avocado"}, {"recipe": "paper"},
+                {"recipe_changes": {"refine_epochs": 1}}, {"valid": 0.0}]
+)  # fmt: skip
+def test_options_of_one_model_fit_one_model(source, tmp_path, changes):
+    quick = {"refine_epochs": 1, "rounds": 1, "warm_epochs": 1, "restarts": 0}
+    changes = {"recipe_changes": quick} | changes if "valid" not in changes else changes
+    result = run(RunConfig(str(source), device="cpu", **changes), tmp_path / "run")
+    assert result.returned["model"] in ("joint", "bias")
+    assert result.search is None
+
+
+def test_a_stopped_run_goes_on_to_the_same_result(source, tmp_path):
+    config = RunConfig(str(source), device="cpu")
+    whole = run(config, tmp_path / "whole")
+    calls = iter(range(10_000))
+    stopped = run(config, tmp_path / "run", Listener(stopping=lambda: next(calls) > 150))
+    assert stopped.interrupted
+    assert stopped.fits < whole.fits
+    again = resume(tmp_path / "run")
+    assert not again.interrupted
+    assert again.test == whole.test
+    assert [row["weight"] for row in again.search["trials"]] == [row["weight"] for row in whole.search["trials"]]
