@@ -155,14 +155,15 @@ class Screen:
             self.result(f"{one.answer}: {one.claim} ({one.because})")
 
     def trials(self, auto: dict[str, Any]) -> None:
-        """What a search tried, and why it chose."""
-        titles = ("RMSE", "± folds", "folds", "seconds", "weight")
+        """What a search or the default fit tried, and why it chose."""
+        folds = any(row["folds"] > 1 for row in auto["trials"])  # the default fit has validation entries instead
+        titles = ("RMSE", *(("± folds", "folds") if folds else ()), "seconds", "weight")
         table = Table("tried, on entries that were left out", *map(_right, titles))
         for row in sorted(auto["trials"], key=lambda one: one["rmse"] if one["rmse"] is not None else float("inf")):
+            spread = (_number(row["spread"]), str(row["folds"])) if folds else ()
             table.add_row(
-                _text(row["name"]), _number(row["rmse"]), _number(row["spread"]), str(row["folds"]),
-                f"{row['seconds']:.1f}", f"{row['weight']:.0%}" if row["weight"] else "",
-                style="bold" if row["weight"] else None,
+                _text(row["name"]), _number(row["rmse"]), *spread, f"{row['seconds']:.1f}",
+                f"{row['weight']:.0%}" if row["weight"] else "", style="bold" if row["weight"] else None,
             )  # fmt: skip
         self.main.print(table)
         self.result(auto["reason"])

@@ -151,7 +151,6 @@ def train_default(run: Context, dataset: Dataset, baselines: dict[str, Predictor
         on_epoch=on_epoch,
     )  # fmt: skip
     found = default_fit(dataset.parts, baselines, options, slots=slots, on_note=run.listener.on_note)
-    run.note(found.reason)
     record = TrainingRecord(
         returned={"model": found.predictor.returned, "refit": False},
         outcome=found.outcome,
