@@ -1,6 +1,6 @@
 """The default fit: a few models of the training entries, mixed and corrected by the validation entries.
 
-members    baselines; CP with R chosen by validation, or sampled pairs where entries are few; JULIA 4/16
+members    baselines; CP with R chosen by validation, or sampled pairs and trees where entries are few; JULIA 4/16
 weights    of their mean, by ensemble selection on the validation entries
 residuals  kriging of training residuals along ordered modes, as far as it predicts those of validation entries
 """

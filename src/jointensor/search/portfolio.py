@@ -114,7 +114,7 @@ def default_candidates(tensor: SparseTensor, settings: SearchSettings = SETTINGS
     if _exact_is_worth(tensor, settings):
         found.insert(0, Candidate("cp", "exact", 2, (settings.first_rank, 0)))
     elif len(tensor) <= settings.max_sampled_entries:
-        found.insert(0, Candidate(fm, "gibbs", 3, linear=fm))
+        found = [Candidate(fm, "gibbs", 3, linear=fm), Candidate("trees", "trees", 5), *found]
     return found
 
 

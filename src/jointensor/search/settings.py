@@ -80,7 +80,7 @@ class SearchSettings:
     n_repeated_fits: int = 3
     """Number of these seeds."""
     max_sampled_entries: int = 1_000_000
-    """Entries of a tensor up to which the default fit samples pairs of modes: a minute on two cores."""
+    """Entries of a tensor up to which the default fit samples pairs of modes and grows trees: a minute on two cores."""
     fm_width: int = 8
     """Width of the vectors of a factorisation machine."""
     wide_fm_width: int = 24
