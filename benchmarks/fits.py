@@ -4,7 +4,7 @@
     python benchmarks/fits.py ../shared/data/*_metro.npz --options "--rank auto --budget 300" --name auto_300
 
 One JSON record per tensor and split, with figures, members, seconds, commit, versions, machine and options; those that
-are there already are kept. The table that is printed is made from the records. Nothing is chosen by test entries.
+are there already are kept. `--table` prints the table of all records. Nothing is chosen by test entries.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import sys
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
+from statistics import mean, median, stdev
 
 from jointensor.atomic import write_json
 
@@ -62,14 +63,43 @@ def behind(record):
     return record["test"]["rmse"] / best
 
 
+def table(folder, name="default"):
+    """Figures over splits, a row per tensor, from the records."""
+    records = {}
+    for path in sorted(folder.glob(f"*.{name}.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if "error" not in record:
+            records.setdefault(record["tensor"], []).append(record)
+    rows = [
+        "| tensor | splits | RMSE | over the best baseline, worst split | seconds, median |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for tensor, found in records.items():
+        errors = [one["test"]["rmse"] for one in found]
+        spread = f" ± {stdev(errors):.2g}" if len(errors) > 1 else ""
+        seconds = median(one["seconds"] for one in found)
+        rows.append(
+            f"| {tensor} | {len(found)} | {mean(errors):.4g}{spread} | {max(map(behind, found)):.3f} | {seconds:.0f} |"
+        )
+    commits = sorted({one["commit"][:7] for found in records.values() for one in found})
+    machines = sorted(
+        {f"{one['machine']['cores']} cores of {one['machine']['cpu']}" for found in records.values() for one in found}
+    )
+    return "\n".join([*rows, "", f"Commits: {', '.join(commits)}. Machines: {', '.join(machines)}."])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sources", nargs="+", type=Path)
+    parser.add_argument("sources", nargs="*", type=Path)
+    parser.add_argument("--table", action="store_true", help="print the table of all records, and fit nothing")
     parser.add_argument("--splits", default="0", help="seeds of the standard split: 0,1,2,3,4")
     parser.add_argument("--options", default="", help="further options of fit")
     parser.add_argument("--name", default="default", help="of the records")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "fits")
     given = parser.parse_args()
+    if given.table:
+        print(table(given.out, given.name))
+        return
     given.out.mkdir(parents=True, exist_ok=True)
     facts = provenance()
     print("| tensor | split | RMSE | over the best baseline | seconds |\n|---|---:|---:|---:|---:|")
