@@ -9,7 +9,7 @@ from jointensor.data.modes import Mode
 from jointensor.data.synthetic import make_joint
 from jointensor.data.tensor import SparseTensor
 from jointensor.search.families import FAMILIES, FitOptions, family_of
-from jointensor.search.portfolio import Candidate, candidates_for
+from jointensor.search.portfolio import Candidate, candidates_for, default_candidates
 from jointensor.search.settings import SETTINGS
 from tests.search.searches import BIAS
 
@@ -60,3 +60,12 @@ def test_families_say_what_they_tabulate():
     assert not {"bias", "julia:4/16", "avocado:20"} & tabulating
     matrix, _ = make_joint((6, 5), (1, 0), observed=15, seed=0)
     assert {one.name for one in candidates_for(matrix) if family_of(one).tabulates(one)} == {"tables", "trees"}
+
+
+@pytest.mark.parametrize(("shape", "observed"), [((30, 20, 10), 1000), ((40, 40, 60), 55_000)])
+def test_the_core_has_the_candidates_of_the_default_fit_before_others(shape, observed):
+    tensor, _ = make_joint(shape, (1, 0), observed=observed, seed=0)
+    core = [one.name for one in candidates_for(tensor) if one.stage == "core"]
+    first = {one.name for one in default_candidates(tensor) if not one.seed}
+    baselines = {"bias", "tables", "interp"}
+    assert set(core[: len(first | (baselines & set(core)))]) == first | (baselines & set(core))

@@ -64,21 +64,23 @@ BIAS = Candidate("bias", "bias", 0, stage="core")
 
 
 def candidates_for(tensor: SparseTensor, settings: SearchSettings = SETTINGS) -> list[Candidate]:
-    """Candidates worth trying on a tensor, the cheap ones first."""
+    """Candidates worth trying on a tensor, those of the default fit first."""
     base = "mean+bias+tables" if tensor.n_modes > 2 else "mean+bias"
     fm, wide = f"{base}+fm:{settings.fm_width}", f"{base}+fm:{settings.wide_fm_width}"
-    found = [
-        BIAS,
-        Candidate("tables", "tables", 1, stage="core"),
-        Candidate("trees", "trees", 5, stage="core", max_share=0.15, min_seconds=_tree_seconds(tensor, settings)),
-        Candidate(base, "gibbs", 2, linear=base, stage="core"),
+    trees = Candidate("trees", "trees", 5, stage="core", max_share=0.15, min_seconds=_tree_seconds(tensor, settings))
+    sampled = [
         Candidate(fm, "gibbs", 3, linear=fm, stage="core", effort=2.0),
-        Candidate("julia:4/16", "joint", 6, (4, 16), stage="core"),
+        Candidate(base, "gibbs", 2, linear=base, stage="core"),
     ]
-    if _exact_is_worth(tensor, settings):
-        found.insert(2, Candidate("cp", "exact", 2, (settings.first_rank, 0), stage="core", max_share=0.25))
+    julia = Candidate("julia:4/16", "joint", 6, (4, 16), stage="core")
+    found = [BIAS, Candidate("tables", "tables", 1, stage="core")]
     if modes_to_interpolate(tensor):
         found.insert(1, Candidate("interp", "interpolation", 1, stage="core"))
+    if _exact_is_worth(tensor, settings):
+        cp = Candidate("cp", "exact", 2, (settings.first_rank, 0), stage="core", max_share=0.25)
+        found += [cp, julia, trees, *sampled]
+    else:
+        found += [trees, sampled[0], julia, sampled[1]]
     if len(tensor) <= settings.max_implicit_entries:
         first, second = sorted(np.argsort(tensor.shape)[-2:].tolist())  # the modes with most labels
         implicit = f"+implicit:{first}/{second}+implicit:{second}/{first}"
