@@ -2,6 +2,7 @@
 
 import json
 import re
+from importlib.util import module_from_spec, spec_from_file_location
 from statistics import mean
 
 import pytest
@@ -41,6 +42,19 @@ def shown(text):
     """A figure of a table, and by how much it may differ: half of its last digit, and a little for ties."""
     number = re.search(r"\d+\.\d+", text)[0]
     return pytest.approx(float(number), abs=0.51 * 10 ** -len(number.partition(".")[2]))
+
+
+def test_the_table_of_the_default_fit_is_made_from_its_records():
+    spec = spec_from_file_location("fits", ROOT / "benchmarks" / "fits.py")
+    fits = module_from_spec(spec)
+    spec.loader.exec_module(fits)
+    folder = ROOT / "benchmarks" / "results" / "fits"
+    page = (DOCS / "results.md").read_text(encoding="utf-8")
+    for name in ("default", "auto_300"):
+        assert fits.table(folder, name) in page, f"python benchmarks/fits.py --table --name {name}"
+    for path in folder.glob("*.json"):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        assert {"commit", "clean", "versions", "machine", "options", "split", "test"} <= set(record), path.name
 
 
 ROWS = rows_of(ROOT / "README.md", "`auto` (ensemble)")

@@ -180,6 +180,16 @@ class OnGpu(torch.Tensor):
         return self.as_subclass(torch.Tensor)
 
 
+def test_of_many_components_the_largest_are_shown():
+    model = JointModel(SHAPE, (40, 0))
+    with torch.no_grad():
+        for table in model.linear_factors:
+            table.copy_(torch.rand(table.shape, generator=torch.Generator().manual_seed(0)))
+    weights = [one["weight"] for one in component_facts(model, MODES)]
+    sizes = np.prod([np.linalg.norm(table.detach().numpy(), axis=0) for table in model.linear_factors], axis=0)
+    assert np.allclose(weights, np.sort(sizes)[::-1][:24])
+
+
 def test_components_of_a_model_on_a_gpu_are_read():
     model = SimpleNamespace(linear_factors=[torch.as_tensor(factor).as_subclass(OnGpu) for factor in FACTORS])
     assert component_facts(model, MODES)[0]["weight"] == pytest.approx(component_facts(planted(), MODES)[0]["weight"])

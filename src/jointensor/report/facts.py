@@ -215,7 +215,7 @@ def _calibration(
 
 
 def component_facts(model: JointModel | None, modes: Sequence[Mode]) -> list[Facts]:
-    """Multilinear components, largest first: loadings along ordered modes, and the largest ones of others."""
+    """The largest multilinear components: loadings along ordered modes, and the largest ones of others."""
     factors = [] if model is None else model.linear_factors
     if not len(factors):
         return []
@@ -230,7 +230,7 @@ def component_facts(model: JointModel | None, modes: Sequence[Mode]) -> list[Fac
                 for n, mode in enumerate(modes)
             ],
         }
-        for r, weight in enumerate(found.weights)
+        for r, weight in enumerate(found.weights[: SETTINGS.max_components])
     ]
 
 

@@ -37,6 +37,8 @@ class ReportSettings:
     """Missing cells that are shown with their predictions."""
     components_shown: int = 6
     """Components that are shown without a click; the others can be unfolded."""
+    max_components: int = 24
+    """Components in the report, the largest: a mixture may have hundreds, and a page with all of them is slow."""
     max_error_ratio: float = 5
     """Models whose error exceeds the least so many times are not drawn: they would hide the others."""
 
