@@ -12,7 +12,7 @@ import lightgbm
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jointensor.data.tensor import SparseTensor
@@ -95,6 +95,7 @@ def small_data(seed, entries, columns, kinds):
 
 
 @given(st.integers(0, 2**32), *(st.integers(a, b) for a, b in ((2, 24), (1, 4), (1, 9), (2, 7), (1, 6))))
+@example(1, 4, 4, 5, 2, 2)  # columns that LightGBM would bundle
 @settings(max_examples=40, deadline=None)
 def test_a_tree_has_the_leaves_of_plain_python(seed, entries, columns, kinds, most, least):
     bins, left = small_data(seed, entries, columns, kinds)

@@ -226,6 +226,7 @@ def grow(train: Binned, valid: Binned, *, count: int, rate: float, end: float = 
         "min_data_in_bin": 1,
         "bin_construct_sample_cnt": max(len(train[1]), 1),
         "feature_pre_filter": False,
+        "enable_bundle": False,  # columns that are seldom nonzero together would share bins
         "num_threads": torch.get_num_threads(),
         "deterministic": True,
         "force_col_wise": True,
