@@ -24,8 +24,8 @@ demo: $(READY) ## generate an epidemic with gaps, fill it in, compare; writes de
 test: $(READY) ## the default test suite and the doctests
 	$(BIN)/python -m pytest $(WORKERS)
 
-test-all: $(READY) ## the default suite and the long tests
-	$(BIN)/python -m pytest $(WORKERS) -m ''
+test-all: $(READY) ## the default suite and the long tests, with new random examples
+	HYPOTHESIS_PROFILE=default $(BIN)/python -m pytest $(WORKERS) -m ''
 
 check: $(READY) ## format, lint, types, layers, spelling
 	$(BIN)/ruff format --check .

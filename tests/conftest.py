@@ -10,6 +10,11 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
+
+settings.register_profile("repeatable", derandomize=True)
+# the same examples in every run; `make test-all` draws new ones, and what they find becomes an @example
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels for a GPU run on the CPU; read when they are defined
