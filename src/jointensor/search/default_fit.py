@@ -39,9 +39,9 @@ class DefaultFit:
     residual_models: list[tuple[str, float]]
     """Names of the residual models that are kept, and the share of the squared error that each removed."""
     fits: int
-    """Joint models that were trained."""
+    """Models that were fitted, baselines not counted."""
     outcome: str
-    """``converged``, ``budget`` where fits ended by it, or ``interrupted``."""
+    """``converged``, ``budget`` where that was used up, or ``interrupted``."""
 
     @property
     def chosen(self) -> str:
