@@ -99,33 +99,34 @@ def _frame(tensor, first, second):
     )
 
 
+def encoded(train, asked, *, own, together):
+    """Labels of ``asked``, and labels ``together``, by means and counts of ``train``; its own leave their fold out."""
+    folds = np.random.default_rng(0).integers(5, size=len(train))
+    mean = float(train.values.mean())
+    columns = []
+    for modes in (one for count in together for one in combinations(range(train.n_modes), count)):
+        keys = [_key(one.indices, modes, train.shape) for one in (train, asked)]
+        names, place = np.unique(keys[0], return_inverse=True)
+        where = np.minimum(np.searchsorted(names, keys[1]), len(names) - 1)
+        found = names[where] == keys[1]
+        sums, counts = np.bincount(place, train.values, len(names)), np.bincount(place, minlength=len(names))
+        if own:
+            total, many = np.zeros(len(train)), np.zeros(len(train))
+            for fold in range(5):
+                here = folds == fold
+                out = np.bincount(place[here], train.values[here], len(names))
+                some = np.bincount(place[here], minlength=len(names))
+                total[here], many[here] = (sums - out)[place[here]], (counts - some)[place[here]]
+        else:
+            total, many = np.where(found, sums[where], 0.0), np.where(found, counts[where], 0)
+        columns += [(total + 5 * mean) / (many + 5), many]
+    columns += [asked.indices[:, n] for n in range(train.n_modes)]
+    return np.column_stack(columns)
+
+
 def lightgbm(parts, known, leaves=(31, 127), rounds=2000, together=(1, 2)):
     """Boosted trees on labels and labels ``together`` encoded by out-of-fold means, with their counts."""
     import lightgbm as package
-
-    def features(train, asked, own):
-        """Encoded labels of ``asked``; those of the training entries themselves leave their own fold out."""
-        folds = np.random.default_rng(0).integers(5, size=len(train))
-        mean = float(train.values.mean())
-        columns = []
-        for modes in (one for count in together for one in combinations(range(train.n_modes), count)):
-            keys = [_key(one.indices, modes, train.shape) for one in (train, asked)]
-            names, place = np.unique(keys[0], return_inverse=True)
-            where = np.minimum(np.searchsorted(names, keys[1]), len(names) - 1)
-            found = names[where] == keys[1]
-            sums, counts = np.bincount(place, train.values, len(names)), np.bincount(place, minlength=len(names))
-            if own:
-                total, many = np.zeros(len(train)), np.zeros(len(train))
-                for fold in range(5):
-                    here = folds == fold
-                    out = np.bincount(place[here], train.values[here], len(names))
-                    some = np.bincount(place[here], minlength=len(names))
-                    total[here], many[here] = (sums - out)[place[here]], (counts - some)[place[here]]
-            else:
-                total, many = np.where(found, sums[where], 0.0), np.where(found, counts[where], 0)
-            columns += [(total + 5 * mean) / (many + 5), many]
-        columns += [asked.indices[:, n] for n in range(train.n_modes)]
-        return np.column_stack(columns)
 
     def trained(train, count, size, stop=None):
         given = {
@@ -135,17 +136,17 @@ def lightgbm(parts, known, leaves=(31, 127), rounds=2000, together=(1, 2)):
             "verbose": -1,
             "num_threads": THREADS,
         }
-        data = package.Dataset(features(train, train, own=True), train.values)
+        data = package.Dataset(encoded(train, train, own=True, together=together), train.values)
         if stop is None:
             return package.train(given, data, count)
-        check = package.Dataset(features(train, stop, own=False), stop.values)
+        check = package.Dataset(encoded(train, stop, own=False, together=together), stop.values)
         return package.train(given, data, count, [check], callbacks=[package.early_stopping(50, verbose=False)])
 
     fits = {size: trained(parts.train, rounds, size, parts.valid) for size in ([known] if known else leaves)}
     size = chosen(list(fits), lambda one: fits[one].best_score["valid_0"]["l2"], known)
     everything = join(parts.train, parts.valid)
     model = trained(everything, fits[size].best_iteration, size)
-    return model.predict(features(everything, parts.test, own=False)), size
+    return model.predict(encoded(everything, parts.test, own=False, together=together)), size
 
 
 def _key(indices, modes, shape):

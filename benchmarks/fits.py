@@ -9,36 +9,16 @@ are there already are kept. `--table` prints the table of all records. Nothing i
 
 import argparse
 import json
-import os
-import platform
 import shlex
 import subprocess
 import sys
 import tempfile
-from importlib.metadata import version
 from pathlib import Path
 from statistics import mean, median, stdev
 
+from provenance import ROOT, provenance
+
 from jointensor.atomic import write_json
-
-ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("torch", "numpy", "scipy", "numba", "lightgbm")
-
-
-def provenance():
-    """Commit, versions and machine."""
-
-    def git(*words):
-        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
-
-    cpu = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-                if line.startswith("model name")), platform.processor())  # fmt: skip
-    return {
-        "commit": git("rev-parse", "HEAD"),
-        "clean": not git("status", "--porcelain", "--untracked-files=no"),
-        "versions": {name: version(name) for name in PACKAGES} | {"python": platform.python_version()},
-        "machine": {"cpu": cpu, "cores": len(os.sched_getaffinity(0))},
-    }
 
 
 def fit(source, split, options):

@@ -98,18 +98,22 @@ def test_rows_reason_and_figures_fit_together(found, planted):
     assert f"{result.figures['mix']:.4g}" in result.reason
     rows = {row["name"]: row for row in result.trials}
     assert sum(row["weight"] for row in result.trials) == pytest.approx(1.0)
-    assert result.chosen == "+".join(member.name for member in result.predictor.members)
+    default, rest = result.predictor.members
+    assert (default.name, rest.name) == ("default fit", "search")
+    assert result.chosen == "+".join(["default fit", *(member.name for member in rest.fits[0].members)])
     assert result.simplest in rows
     for name, row in rows.items():
         assert math.isfinite(row["rmse"])
         assert row["seconds"] > 0
         assert 1 <= row["folds"] <= FOLDS
         assert any(note.startswith(f"{name}: RMSE") for note in notes)
-        if row["weight"]:
+        if row["weight"] and name != "default fit":
             assert row["rmse"] >= result.figures["single"] * (1 - 1e-6)
-    assert {member.name: member.weight for member in result.predictor.members} == {
-        name: row["weight"] for name, row in rows.items() if row["weight"]
-    }
+            assert 0 < row["gain"] <= 1
+    weights = {member.name: rest.weight * member.weight for member in rest.fits[0].members}
+    assert weights | {"default fit": default.weight} == pytest.approx(
+        {name: row["weight"] for name, row in rows.items() if row["weight"]}
+    )
 
 
 def test_every_label_has_a_prediction_within_the_range(found, planted):

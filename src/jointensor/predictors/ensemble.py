@@ -73,7 +73,11 @@ class Ensemble(Predictor):
     def joint_predictors(self) -> list[JointPredictor]:
         """Fits of joint models, those of the heaviest member first."""
         members = sorted(self.members, key=lambda member: -member.weight)
-        return [fit for member in members for fit in member.fits if isinstance(fit, JointPredictor)]
+        found: list[JointPredictor] = []
+        for fit in (fit for member in members for fit in member.fits):
+            found += fit.joint_predictors if isinstance(fit, Ensemble) else []
+            found += [fit] if isinstance(fit, JointPredictor) else []
+        return found
 
     @property
     def model(self) -> JointModel | None:

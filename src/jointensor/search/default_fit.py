@@ -35,7 +35,8 @@ class DefaultFit:
 
     predictor: Ensemble
     trials: list[dict[str, Any]]
-    """A row per member: name, RMSE on validation entries, seconds, weight, failure."""
+    """A row per member: name, RMSE on validation entries, seconds, weight, share of the squared error that it removes,
+    failure."""
     residual_models: list[tuple[str, float]]
     """Names of the residual models that are kept, and the share of the squared error that each removed."""
     fits: int
@@ -82,7 +83,7 @@ class _Tried:
         errors = self.predictions[name].astype(np.float64) - self.parts.valid.values
         return math.sqrt(float(np.mean(errors**2)))
 
-    def rows(self, weights: Mapping[str, float]) -> list[dict[str, Any]]:
+    def rows(self, weights: Mapping[str, float], gains: Mapping[str, float]) -> list[dict[str, Any]]:
         """A row for each."""
         return [
             {
@@ -92,6 +93,7 @@ class _Tried:
                 "folds": int(name in self.predictions),
                 "seconds": self.seconds[name],
                 "weight": weights.get(name, 0.0),
+                "gain": gains.get(name, 0.0),
                 "failure": self.failures.get(name),
             }
             for name in self.seconds
@@ -154,10 +156,12 @@ def default_fit(
         tried.add(candidate.name, predictor, clock() - begin)
         if candidate.name in tried.predictions:
             on_note(f"{candidate.name}: RMSE {tried.rmse(candidate.name):.4g} on validation entries")
-    weights = ErrorProducts.of(tried.predictions, parts.valid.values).best_weights(options.settings)
+    errors = ErrorProducts.of(tried.predictions, parts.valid.values)
+    weights = errors.best_weights(options.settings)
     predictor, residuals = _corrected(parts, _mean_of(parts, tried.fitted, weights, baselines["bias"]))
     outcome = "interrupted" if interrupted else "budget" if clock() >= end else "converged"
-    return DefaultFit(predictor, tried.rows(weights), list(residuals.notes[: len(residuals.models)]), fits, outcome)
+    rows = tried.rows(weights, errors.gains(weights, options.settings))
+    return DefaultFit(predictor, rows, list(residuals.notes[: len(residuals.models)]), fits, outcome)
 
 
 def _mean_of(parts: Split, fitted: Mapping[str, Predictor], weights: Mapping[str, float], bias: Predictor) -> Ensemble:

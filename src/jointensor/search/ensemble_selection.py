@@ -68,6 +68,18 @@ class ErrorProducts:
         vector = np.array([weights.get(name, 0.0) for name in self.names])
         return float(vector @ self.products @ vector)
 
+    def gains(self, weights: Mapping[str, float], settings: SearchSettings = SETTINGS) -> dict[str, float]:
+        """Share of the squared error that each member of a weighted mean removes: 1 for the only one there is.
+
+        Without it, the best weighted mean of all others would predict.
+        """
+        error, gains = self.of_mean(weights), {}
+        for name in weights:
+            rest = self.among([other for other in self.names if other != name])
+            without = rest.of_mean(rest.best_weights(settings)) if rest.names else math.inf
+            gains[name] = 1 - error / without if without else 0.0
+        return gains
+
     def expected_error(self, n_averaged: Mapping[str, int], settings: SearchSettings = SETTINGS) -> float:
         """Squared error of the best weighted mean if members are themselves means of so many fits.
 
@@ -81,3 +93,8 @@ class ErrorProducts:
 def tolerated_error(lowest: float, entries: int) -> float:
     """Squared error that cannot be told from the lowest one on so many entries."""
     return lowest * (1 + 1 / math.sqrt(entries))
+
+
+def within_standard_errors(differences: NDArray[np.float64], count: float = 1.0) -> bool:
+    """Whether differences of squared errors, ``(entries,)``, are on average at most so many standard errors."""
+    return bool(differences.mean() <= count * differences.std() / math.sqrt(len(differences)))

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from jointensor.predictors.ensemble import Ensemble
 from jointensor.search.cross_fit import OutOfFold, Results
-from jointensor.search.ensemble_selection import squared_error
+from jointensor.search.default_member import NAME, Mixture
+from jointensor.search.ensemble_selection import ErrorProducts, squared_error, within_standard_errors
 from jointensor.search.folds import Folds
 from jointensor.search.stacking import Stack
 
@@ -23,7 +24,8 @@ class SearchResult:
 
     predictor: Ensemble
     trials: list[dict[str, Any]]
-    """A row per candidate: name, rmse, folds, spread over folds, seconds, weight, failure."""
+    """A row per candidate: name, rmse, folds, spread over folds, seconds, weight, share of the squared error that it
+    removes, failure."""
     chosen: str
     """Names of the members."""
     simplest: str
@@ -43,9 +45,9 @@ def explain(
     data: Folds,
     results: Results,
     stack: Stack,
+    mixture: Mixture,
     predictor: Ensemble,
     residual_names: Sequence[str],
-    left_out: tuple[NDArray[np.int64], NDArray[np.float32]],
     outcome: str,
 ) -> SearchResult:
     """Figures, rows and reason of a search.
@@ -58,22 +60,22 @@ def explain(
         All candidates.
     stack
         Members, weights and out-of-fold predictions.
+    mixture
+        The default fit, its weight, and the final predictions for entries that were left out.
     predictor
         What was made of them.
     residual_names
         Residual models that were kept.
-    left_out
-        Positions of entries in the tensor, and out-of-fold predictions for them.
     outcome
         How the search ended.
     """
     errors = {name: (one - stack.truth).astype(np.float64) ** 2 for name, one in stack.predictions.items()}
     rmse = {name: math.sqrt(one.mean()) for name, one in errors.items()}
     best = min(rmse, key=lambda name: rmse[name])
-    near = [name for name, one in errors.items() if _within_standard_error(one - errors[best])]
+    near = [name for name, one in errors.items() if within_standard_errors(one - errors[best])]
     simplest = min(near, key=lambda name: results[name].candidate.simplicity)
     predicted = np.full(len(data.whole), np.nan, dtype=np.float32)
-    predicted[data.positions[left_out[0]]] = left_out[1]
+    predicted[data.positions[mixture.left_out[0]]] = mixture.left_out[1]
     own = predicted[data.positions]
     known = np.isfinite(own) & ~data.dependent
     final = math.sqrt(squared_error(own[known], data.tensor.values[known]))
@@ -82,20 +84,48 @@ def explain(
     reason = (
         f"on {len(stack.truth):,} entries that were left out, {best} alone has an RMSE of {rmse[best]:.4g}, "
         f"the mix ({members}) {figures['mix']:.4g}"
-        + (f", with {' and '.join(residual_names)} {final:.4g}" if residual_names else "")
+        + _additions(residual_names, mixture.share, final)
         + f"; the simplest within one standard error of the best single one is {simplest}"
         + _dependency(data)
     )
-    rows = [_row(data, one, rmse.get(name), stack.weights.get(name, 0.0)) for name, one in results.items()]
+    rest = 1 - mixture.share
+    gains = ErrorProducts.of(stack.predictions, stack.truth).gains(stack.weights)
+    rows = [
+        _row(data, one, rmse.get(name)) | {"weight": rest * stack.weights.get(name, 0.0), "gain": gains.get(name, 0.0)}
+        for name, one in results.items()
+    ]
+    names = list(stack.weights) if rest else []
+    if mixture.member is not None:
+        rows.insert(0, _default_row(data, mixture))
+        names.insert(0, NAME)
     return SearchResult(
-        predictor, rows, "+".join(stack.weights), simplest, reason, figures, predicted, outcome,
+        predictor, rows, "+".join(names), simplest, reason, figures, predicted, outcome,
         interrupted=outcome == "interrupted",
     )  # fmt: skip
 
 
-def _within_standard_error(differences: NDArray[np.float64]) -> bool:
-    """Whether differences of squared errors, ``(entries,)``, are on average at most their standard error."""
-    return bool(differences.mean() <= differences.std() / math.sqrt(len(differences)))
+def _additions(residual_names: Sequence[str], share: float, rmse: float) -> str:
+    """What was added to the mix, and the RMSE with it."""
+    added = [" and ".join(residual_names)] if residual_names else []
+    added += [f"{share:.0%} {NAME}"] if share else []
+    return f", with {' and '.join(added)} {rmse:.4g}" if added else ""
+
+
+def _default_row(data: Folds, mixture: Mixture) -> dict[str, Any]:
+    """The default fit: one fit, scored on half of a fold."""
+    member = mixture.member
+    assert member is not None  # it has a weight
+    truth = data.tensor.values[member.positions]
+    return {
+        "name": NAME,
+        "rmse": math.sqrt(squared_error(member.predictions, truth)),
+        "folds": 1,
+        "spread": None,
+        "seconds": member.seconds,
+        "failure": None,
+        "weight": mixture.share,
+        "gain": None,
+    }
 
 
 def _dependency(data: Folds) -> str:
@@ -105,7 +135,7 @@ def _dependency(data: Folds) -> str:
     return f"; {names} decide the value, so that entries whose combination was seen before have the value seen there"
 
 
-def _row(data: Folds, one: OutOfFold, rmse: float | None, weight: float) -> dict[str, Any]:
+def _row(data: Folds, one: OutOfFold, rmse: float | None) -> dict[str, Any]:
     by_fold = [math.sqrt(one.squared_error(data, [fold])) for fold in one.predictions]
     return {
         "name": one.candidate.name,
@@ -113,6 +143,5 @@ def _row(data: Folds, one: OutOfFold, rmse: float | None, weight: float) -> dict
         "folds": len(by_fold),
         "spread": float(np.std(by_fold)) if len(by_fold) > 1 else None,
         "seconds": one.seconds,
-        "weight": weight,
         "failure": one.failure,
     }

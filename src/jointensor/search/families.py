@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jointensor.data.split import Split
+from jointensor.data.split import Split, groups_of
 from jointensor.data.tensor import SparseTensor
 from jointensor.models.blocks.spec import parse_blocks
 from jointensor.models.joint import JointModel
@@ -235,7 +235,17 @@ class GibbsFamily(JointFamily):
 
 
 class ExactFamily(JointFamily):
-    """Multilinear parts solved exactly, with R chosen by validation."""
+    """Multilinear parts solved exactly, with R chosen by validation. Solutions are averaged already."""
+
+    refits = True
+
+    def refit(self, candidate: Candidate, fits: Sequence[Any], tensor: SparseTensor, options: FitOptions) -> Predictor:
+        """To nearly all entries: a few choose R, the ridge and the number of solutions again."""
+        del fits
+        count, member = groups_of(tensor, options.groups)
+        share = options.settings.refit_validation_share
+        away = (np.random.default_rng([options.seed, 13]).random(count) < share)[member]  # (entries,)
+        return self.fit(candidate, tensor.take(np.flatnonzero(~away)), tensor.take(np.flatnonzero(away)), options)
 
     def warmup_candidates(self, candidate: Candidate) -> list[Candidate]:
         """One of every rank: kernels for a GPU are compiled for each."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jointensor.data.split import FOLDS, held_out, make_folds
+from jointensor.data.split import FOLDS, Split, groups_of, held_out, make_folds
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError
 from jointensor.predictors.dependencies import dependency_table, find_dependency, seen_elsewhere
@@ -60,6 +60,17 @@ class Folds:
     def left_out(self, fold: int) -> SparseTensor:
         """Entries that a fold's fit is scored on."""
         return self.tensor.take(np.flatnonzero(self.scored == fold))
+
+    def default_split(self, seed: int) -> tuple[Split, NDArray[np.int64]]:
+        """Half of the entries that the first fold scores as validation entries, the others as training entries.
+
+        Returns the positions of the validation entries in ``tensor``, too.
+        """
+        count, member = groups_of(self.tensor, self.groups)
+        half = (np.random.default_rng([seed, 12]).random(count) < 0.5)[member]
+        chosen = half & (self.scored == 0)  # (entries,)
+        train, valid, none = (self.tensor.take(np.flatnonzero(one)) for one in (~chosen, chosen, chosen & ~chosen))
+        return Split(train, valid, none, rule="fold", seed=seed), np.flatnonzero(chosen)
 
     def clip(self, predicted: NDArray[Any]) -> NDArray[np.float32]:
         """Predictions within the range of the values."""

@@ -1,5 +1,6 @@
 """``--rank auto``: try structures on folds of the entries, keep those that validate, and explain the choice.
 
+default    the default fit, which any result is mixed with
 screen     candidates on the first fold, as far as all folds of them are affordable
 cross-fit  the few that are good together on the other folds: every entry is predicted by fits that did not see it
 late       further networks, by successive halving, and those that help on the other folds
@@ -27,6 +28,7 @@ from jointensor.predictors import fit_bias, refit_tables
 from jointensor.predictors.ensemble import Ensemble
 from jointensor.search.budget import Clock, make_budget
 from jointensor.search.cross_fit import CrossFitter, Results
+from jointensor.search.default_member import fit_default_member, mix
 from jointensor.search.explanation import SearchResult, explain
 from jointensor.search.families import FitOptions, family_of
 from jointensor.search.fit_store import FitStore, fingerprint_of
@@ -86,7 +88,8 @@ def search(  # noqa: PLR0913 - everything that decides a search
         Asked between fits, and between the steps of a fit, whether to stop: the search then ends with the fits that
         have finished.
     candidates
-        What to choose from; :func:`~jointensor.search.portfolio.candidates_for` the tensor if not given.
+        What to choose from. If not given: the default fit, unless several processes make the fits, and
+        :func:`~jointensor.search.portfolio.candidates_for` the tensor.
     settings
         Numbers of the search.
     clock
@@ -100,28 +103,31 @@ def search(  # noqa: PLR0913 - everything that decides a search
     within = (lambda: False) if processes.shared else stopping
     options = FitOptions(seed, device, engine, groups, settings=settings, stopping=within)
     fingerprint = "" if store is None else fingerprint_of(tensor, __version__, seed, groups, settings)
-    fitter = CrossFitter(
-        data, limit, options, FitStore(store, fingerprint, on_note), interruption, processes, on_note, clock
-    )
+    fits = FitStore(store, fingerprint, on_note)
+    fitter = CrossFitter(data, limit, options, fits, interruption, processes, on_note, clock)
+    first = None
+    if candidates is None and not processes.shared:
+        first = fit_default_member(data, limit, options, fits, on_note, clock)
     offered = candidates_for(data.tensor, settings) if candidates is None else candidates
     screening = Screening(data, limit, fitter, offered, processes, settings, on_note)
 
     results = _cross_fitted(screening, fitter, interruption)
-    mix = stack(data, results, processes, settings)
-    members = [results[name] for name in mix.weights]
-    later = limit.cost_of_seconds(prediction_seconds(data, members, len(mix.folds), settings))
+    chosen = stack(data, results, processes, settings)
+    members = [results[name] for name in chosen.weights]
+    later = limit.cost_of_seconds(prediction_seconds(data, members, len(chosen.folds), settings))
     refitting = Refitting(fitter, limit, interruption, settings, on_note)
     parts = refitting.refit(fold_parts(members), results, data.tensor, spare=later)
-    bare = _ensemble(data, results, mix, parts)
-    plan = residual_plan(data, mix, results, limit, later, settings, short=interruption.happened)
-    models = fit_residual_models(data, mix, bare, plan)
-    left_out = out_of_fold_predictions(data, mix, models)
-    predictor = replace(bare, residual_models=models.models)
-    predictor = calibrated(data, predictor, *left_out, seed, settings)
+    bare = _ensemble(data, results, chosen, parts)
+    plan = residual_plan(data, chosen, results, limit, later, settings, short=interruption.happened)
+    models = fit_residual_models(data, chosen, bare, plan)
+    found = replace(bare, residual_models=models.models)
+    mixture = mix(data, first, found, out_of_fold_predictions(data, chosen, models), settings)
+    calibration = calibrated(data, mixture.around(found), *mixture.left_out, seed, settings).calibration
     parts = refitting.refit_with_untouched(parts, results, data)
-    predictor = _final_ensemble(data, results, mix, parts, predictor)
+    predictor = mixture.around(_final_ensemble(data, results, chosen, parts, found))
+    predictor = replace(predictor, calibration=calibration)
     outcome = "interrupted" if interruption.happened else "budget" if limit.exhausted else "converged"
-    return explain(data, results, mix, predictor, models.names, left_out, outcome)
+    return explain(data, results, chosen, mixture, predictor, models.names, outcome)
 
 
 def _cross_fitted(screening: Screening, fitter: CrossFitter, interruption: Interruption) -> Results:
@@ -140,7 +146,7 @@ def _cross_fitted(screening: Screening, fitter: CrossFitter, interruption: Inter
     return results
 
 
-def _ensemble(data: Folds, results: Results, mix: Stack, parts: Parts) -> Ensemble:
+def _ensemble(data: Folds, results: Results, chosen: Stack, parts: Parts) -> Ensemble:
     """The ensemble without residual models and intervals."""
     tried: list[Any] = list(results[BIAS.name].fits.values()) if BIAS.name in results else []
     if tried:  # shrunk as on a fold
@@ -149,13 +155,13 @@ def _ensemble(data: Folds, results: Results, mix: Stack, parts: Parts) -> Ensemb
         fallback = fit_bias(data.tensor, data.tensor.take(np.zeros(0, dtype=np.int64)))
     low, high = float(data.tensor.values.min()), float(data.tensor.values.max())
     return Ensemble(
-        members_of(mix.weights, parts), (), fallback, low, high, dependency=data.dependent_values(data.tensor)
+        members_of(chosen.weights, parts), (), fallback, low, high, dependency=data.dependent_values(data.tensor)
     )
 
 
-def _final_ensemble(data: Folds, results: Results, mix: Stack, parts: Parts, predictor: Ensemble) -> Ensemble:
+def _final_ensemble(data: Folds, results: Results, chosen: Stack, parts: Parts, found: Ensemble) -> Ensemble:
     """The ensemble with its last fits, in the memory of the CPU, and the values of all entries."""
     parts = {
         name: tuple(family_of(results[name].candidate).to_cpu(part) for part in fits) for name, fits in parts.items()
     }
-    return replace(predictor, members=members_of(mix.weights, parts), dependency=data.dependent_values(data.whole))
+    return replace(found, members=members_of(chosen.weights, parts), dependency=data.dependent_values(data.whole))

@@ -46,6 +46,10 @@ class SearchSettings:
     min_selection_gain: float = 0.0005
     """Share of the squared error that a further draw must remove."""
 
+    even_mix_tolerance: float = 2.0
+    """Standard errors by which a weight of the default fit must validate better than one half to be taken: the default
+    fit chose its members and epochs by the same entries, which favour it a little."""
+
     # --- residual models
     max_tabulated_share: float = 0.5
     """Weight of members with tables from which tables of residuals are not tried on small tensors: refitted tables know
@@ -65,6 +69,8 @@ class SearchSettings:
     """Ratio of the remaining seconds to those of the last fit for a fit to be made again: durations vary."""
     max_fold_error_ratio: float = 1.5
     """Ratio to the squared error of its other folds that a further fold's fit may have to be averaged with them."""
+    refit_validation_share: float = 0.05
+    """Share of the entries by which an exact CP that is fitted again chooses its R and ridge: two numbers need few."""
     trees_averaged: int = 4
     """Fits of boosted trees whose mean is returned: each leaves other entries out of its target encoding."""
 
