@@ -2,6 +2,7 @@
 
 import math
 import pickle
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ from jointensor.data.synthetic import make_joint
 from jointensor.errors import ConfigError, DataError, RunError
 from jointensor.predictors.ensemble import Ensemble
 from jointensor.search.portfolio import BIAS, Candidate
+from jointensor.search.search import search
 
 SHAPE = (16, 14, 10)
 
@@ -273,8 +275,8 @@ def test_a_budget_is_in_seconds_or_in_fits_and_fits_are_for_searches(planted):
 
 
 def search_of(monkeypatch, *candidates):
-    """An estimator that chooses from a few candidates."""
-    monkeypatch.setattr("jointensor.search.search.candidates_for", lambda *_: list(candidates))
+    """An estimator that chooses from a few candidates alone."""
+    monkeypatch.setattr("jointensor.estimator.search", partial(search, candidates=list(candidates)))
     return small(rank="auto", budget_fits=20)
 
 

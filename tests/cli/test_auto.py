@@ -6,6 +6,7 @@ import math
 import shutil
 import signal
 import sys
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -19,6 +20,7 @@ from jointensor.predictors.kriging import Kriging
 from jointensor.runs.folder import load_run
 from jointensor.search.families import FAMILIES
 from jointensor.search.portfolio import BIAS, Candidate
+from jointensor.search.search import search
 from tests.command_line import QUICK
 
 MODES = ("--modes", "user,movie,day", "--value", "value")
@@ -76,11 +78,15 @@ def searched(once, tmp_path):
     return out, json.loads((out / "metrics.json").read_text(encoding="utf-8"))
 
 
+def choose_from(monkeypatch, *candidates):
+    """Searches choose from these candidates alone: there is no default fit."""
+    monkeypatch.setattr("jointensor.runs.train.search", partial(search, candidates=list(candidates)))
+
+
 @pytest.fixture
 def few(monkeypatch):
     """Searches that choose between biases and two components, in a moment."""
-    offered = [BIAS, Candidate("julia:2/0", "joint", 6, (2, 0), stage="core")]
-    monkeypatch.setattr("jointensor.search.search.candidates_for", lambda *_: offered)
+    choose_from(monkeypatch, BIAS, Candidate("julia:2/0", "joint", 6, (2, 0), stage="core"))
 
 
 def numbers_in(thing):
@@ -171,7 +177,7 @@ def test_components_of_a_search_are_shown_where_there_are_some(cli, few, source,
 
 
 def test_a_search_without_components_says_so(cli, source, tmp_path, monkeypatch):
-    monkeypatch.setattr("jointensor.search.search.candidates_for", lambda *_: [BIAS])
+    choose_from(monkeypatch, BIAS)
     out = tmp_path / "run"
     assert cli("fit", source, *MODES, "--rank", "auto", "--budget-fits", "40", "--out", out)[0] == 0
     assert load_run(out).predictor.model is None

@@ -44,7 +44,8 @@ def shown(text):
     return pytest.approx(float(number), abs=0.51 * 10 ** -len(number.partition(".")[2]))
 
 
-def test_the_table_of_the_default_fit_is_made_from_its_records():
+def test_the_table_of_the_default_fit_is_made_from_its_records(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))  # as for a script that is run
     spec = spec_from_file_location("fits", ROOT / "benchmarks" / "fits.py")
     fits = module_from_spec(spec)
     spec.loader.exec_module(fits)

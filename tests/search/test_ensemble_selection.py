@@ -80,3 +80,21 @@ def test_means_of_many_fits_are_expected_to_err_less():
 def test_few_entries_tolerate_more():
     assert tolerated_error(2.0, 100) == pytest.approx(2.2)
     assert tolerated_error(2.0, 10_000) == pytest.approx(2.02)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_gains_are_what_the_others_alone_lose(seed):
+    predicted, truth = members(seed)
+    errors = ErrorProducts.of(predicted, truth)
+    weights = errors.best_weights()
+    gains = errors.gains(weights)
+    assert set(gains) == set(weights)
+    for name, gain in gains.items():
+        others = {other: one for other, one in predicted.items() if other != name}
+        without = error_of(best_weights(others, truth), others, truth)
+        assert gain == pytest.approx(1 - error_of(weights, predicted, truth) / without)
+
+
+def test_the_only_member_removes_everything():
+    predicted, truth = members(0)
+    assert ErrorProducts.of({"m0": predicted["m0"]}, truth).gains({"m0": 1.0}) == {"m0": 1.0}

@@ -10,8 +10,9 @@ import torch
 from jointensor.data.split import FOLDS, held_out
 from jointensor.errors import MemoryFullError
 from jointensor.predictors import fit_trees
-from jointensor.search.families import FAMILIES
+from jointensor.search.families import FAMILIES, FitOptions, JointFamily
 from jointensor.search.interruption import StopRequested
+from jointensor.search.portfolio import Candidate
 from jointensor.search.search import search
 from jointensor.search.settings import SETTINGS
 from tests.search.searches import BIAS, COMPONENTS, PLENTY, TREES, along_days, rmse
@@ -162,3 +163,18 @@ def test_an_interrupt_of_further_folds_keeps_the_residual_models(hold_out, monke
     assert (
         len(result.predictor.residual_models[0].keys) == (~held_out(learnt, (), 0)).sum()
     )  # all of them were predicted
+
+
+@pytest.mark.parametrize("groups", [(), (0, 1)])
+def test_an_exact_fit_is_made_again_to_nearly_all_entries(monkeypatch, groups):
+    """The few others choose its rank; with groups, whole ones."""
+    seen = []
+    monkeypatch.setattr(JointFamily, "fit", lambda _, candidate, train, valid, options: seen.append((train, valid)))
+    tensor = along_days()[0]
+    candidate = Candidate("cp", "exact", 2, (4, 0))
+    FAMILIES["exact"].refit(candidate, [], tensor, FitOptions(groups=groups, seed=1))
+    ((train, valid),) = seen
+    assert len(train) + len(valid) == len(tensor)
+    assert 0.02 < len(valid) / len(tensor) < 0.1
+    own, others = ({tuple(row) for row in one.indices[:, groups or [0, 1, 2]]} for one in (valid, train))
+    assert not own & others

@@ -5,58 +5,66 @@ Whatever the budget, the result is then about as good as the better of both, and
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jointensor.data.split import FOLDS
+from jointensor.data.tensor import SparseTensor
 from jointensor.predictors import fit_baselines
 from jointensor.predictors.ensemble import Ensemble, Member
 from jointensor.search.budget import Budget, Clock
 from jointensor.search.default_fit import default_fit
-from jointensor.search.ensemble_selection import ErrorProducts, within_standard_errors
+from jointensor.search.ensemble_selection import ErrorProducts, squared_error, within_standard_errors
 from jointensor.search.families import FitOptions
 from jointensor.search.fit_store import FitStore
-from jointensor.search.folds import Folds
-from jointensor.search.portfolio import default_candidates
+from jointensor.search.folds import Folds, LeftOut
+from jointensor.search.portfolio import Candidate, default_candidates
 from jointensor.search.settings import SETTINGS, SearchSettings
 
 NAME, OTHERS = "default fit", "search"
 """The default fit, and everything else that a search found, as members of one ensemble."""
 
-LeftOut = tuple[NDArray[np.int64], NDArray[np.float32]]
-"""Positions of entries in the tensor, and predictions for them by models that did not see them."""
-
 
 @dataclass(frozen=True)
 class DefaultMember:
-    """The default fit, and its predictions for its validation entries."""
+    """The default fit, and predictions for its validation entries that are as good as for new ones."""
 
     predictor: Ensemble
     positions: NDArray[np.int64]
     """Of the validation entries in the tensor, ``(entries,)``."""
     predictions: NDArray[np.float32]
-    """For them, ``(entries,)``."""
+    """For them, ``(entries,)``, each by the members with weights that other validation entries decide."""
     seconds: float
     """That it took."""
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """The default fit and the rest of a search, weighted by the validation entries of the default fit."""
+    """The default fit and the rest of a search, weighted by entries that neither learnt from."""
 
     member: DefaultMember | None
-    """``None`` if there is no default fit, or no weight for it."""
+    """``None`` if there is no default fit."""
     share: float
     """Weight of the default fit."""
-    left_out: LeftOut
-    """Out-of-fold predictions of the search, those of the mixture for the validation entries."""
+    rest: LeftOut
+    """Out-of-fold predictions, those of the rest of the search for all entries but the validation entries."""
+    own: LeftOut | None = None
+    """Predictions of the mixture for the validation entries; ``None`` if those of the rest stand for them, since the
+    default fit has no weight or the errors of both are about as large."""
+
+    @property
+    def left_out(self) -> LeftOut:
+        """Predictions with errors as large as those of the mixture on new entries."""
+        return self.rest if self.own is None else self.own
 
     def around(self, found: Ensemble) -> Ensemble:
         """The ensemble of both; what the search found as it is, if the default fit has no weight."""
-        if self.member is None:
+        if self.member is None or not self.share:
             return found
         members = (Member(NAME, self.share, (self.member.predictor,)), Member(OTHERS, 1 - self.share, (found,)))
         return replace(found, members=tuple(one for one in members if one.weight), residual_models=())
@@ -70,7 +78,10 @@ def fit_default_member(
     on_note: Callable[[str], None] = lambda _: None,
     clock: Clock = time.monotonic,
 ) -> DefaultMember | None:
-    """Fit it to all entries but its validation entries, or load it from the store; ``None`` if it costs too much.
+    """Fit it to all entries but its validation entries, or load it from the store.
+
+    Baselines are members of it whatever the budget; candidates are as far as the budget lasts. ``None`` if there are
+    so few entries that none are left out.
 
     Parameters
     ----------
@@ -88,29 +99,58 @@ def fit_default_member(
         Returns seconds.
     """
     parts, positions = data.default_split(options.seed)
-    candidates = default_candidates(parts.train, options.settings)
-    cost = sum(budget.expected_cost(one, []) for one in candidates)
-    if not len(positions) or not budget.affords(cost):
+    if not len(positions):
         return None
-    for one in candidates:
-        budget.spend(one)
-    loaded = store.load(_key(len(data.tensor)))
-    if loaded is not None:
-        predictor, seconds = loaded
+    candidates = _affordable(default_candidates(parts.train, options.settings), budget)
+    key = f"default-fit.{len(data.tensor)}.{len(candidates)}"
+    loaded = store.load(key)
+    if loaded is not None and isinstance(loaded[0], Ensemble):
+        predictor, seconds = loaded[0], loaded[1]
     else:
         begin = clock()
         limits = replace(options, seconds=budget.time_limit())
         found = default_fit(parts, fit_baselines(parts), limits, candidates=candidates, on_note=on_note, clock=clock)
         predictor, seconds = found.predictor, clock() - begin
-        for joint in found.predictor.joint_predictors:
+        for joint in predictor.joint_predictors:
             joint.model.cpu()  # the memory of a GPU is for the fits that follow
         if found.outcome != "interrupted":
-            store.save(_key(len(data.tensor)), predictor, seconds)
-    assert isinstance(predictor, Ensemble)  # stored under a key of its own
-    predictions = data.clip(predictor.predict(data.tensor.indices[positions]))
-    error = np.sqrt(np.mean((predictions.astype(np.float64) - data.tensor.values[positions]) ** 2))
+            store.save(key, predictor, seconds)
+    predictions = _cross_weighted(predictor, data.tensor.take(positions), options.seed, options.settings)
+    error = math.sqrt(squared_error(predictions, data.tensor.values[positions]))
     on_note(f"{NAME}: RMSE {error:.4g} on its validation entries, {seconds:.1f} s")
     return DefaultMember(predictor, positions, predictions, seconds)
+
+
+def _cross_weighted(
+    predictor: Ensemble, entries: SparseTensor, seed: int, settings: SearchSettings
+) -> NDArray[np.float32]:
+    """Predictions for validation entries, in parts: the others decide the weights of a part, ``(entries,)``.
+
+    With weights that these entries themselves decide, few of them look a tenth or more better than new ones.
+    """
+    cells, truth = entries.indices, entries.values
+    part = np.random.default_rng([seed, 14]).permutation(len(truth)) % FOLDS  # (entries,)
+    members = {one.name: one.predict(cells).astype(np.float32) for one in predictor.members}
+    total = np.zeros(len(truth))
+    for model in predictor.residual_models:
+        total += model.predict(cells)
+    for k in range(FOLDS):
+        here = part == k
+        others = ErrorProducts.of({name: one[~here] for name, one in members.items()}, truth[~here])
+        for name, weight in others.best_weights(settings).items():
+            total[here] += weight * members[name][here]
+    return np.clip(total, predictor.low, predictor.high).astype(np.float32)
+
+
+def _affordable(candidates: Sequence[Candidate], budget: Budget) -> list[Candidate]:
+    """The first candidates, as many as a budget in fits has fits for; they are booked."""
+    found = []
+    for one in candidates:
+        if not budget.affords(budget.expected_cost(one, [])):
+            break
+        budget.spend(one)
+        found.append(one)
+    return found
 
 
 def mix(
@@ -142,16 +182,35 @@ def mix(
     place = np.full(len(data.tensor), -1)
     place[where] = np.arange(len(where))
     rows = place[member.positions]  # entries of the first fold always have out-of-fold predictions
+    rest, truth = predictions[rows], data.tensor.values[member.positions]
     if len(data.untouched):
-        cells, truth = data.untouched.indices, data.untouched.values
-        share = _share(member.predictor.predict(cells), found.predict(cells), truth, settings)
+        cells = data.untouched.indices
+        share = _share(member.predictor.predict(cells), found.predict(cells), data.untouched.values, settings)
     else:
-        share = _share(member.predictions, predictions[rows], data.tensor.values[member.positions], settings)
+        share = _share(member.predictions, rest, truth, settings)
     if not share:
-        return Mixture(None, 0.0, left_out)
+        return Mixture(member, 0.0, left_out)
+    mixed = (share * member.predictions.astype(np.float64) + (1 - share) * rest).astype(np.float32)
     predictions = predictions.copy()
-    predictions[rows] = share * member.predictions + (1 - share) * predictions[rows]
-    return Mixture(member, share, (where, predictions))
+    predictions[rows] = mixed
+    if _similar_errors(mixed, rest, truth, settings):
+        return Mixture(member, share, (where, predictions))
+    given = np.flatnonzero(data.dependent & (data.fold == 0))[::2]  # as many as there are of half a fold
+    own = np.append(member.positions, given), np.append(mixed, data.tensor.values[given])
+    return Mixture(member, share, (where, predictions), own)
+
+
+def _similar_errors(
+    mixed: NDArray[np.float32], rest: NDArray[np.float32], truth: NDArray[np.float32], settings: SearchSettings
+) -> bool:
+    """Whether errors of the rest, of which there are many more, say as much about errors of the mixture.
+
+    They do if both are about as large: if the sizes differ by less than quantiles of these few entries vary by chance.
+    """
+    if len(truth) < settings.min_calibration_entries:
+        return True
+    sizes = [float(np.mean(np.abs(one.astype(np.float64) - truth))) for one in (mixed, rest)]
+    return abs(sizes[0] - sizes[1]) <= sizes[1] / math.sqrt(len(truth))
 
 
 def _share(
@@ -165,7 +224,3 @@ def _share(
 
     best = ErrorProducts.of({NAME: default, OTHERS: rest}, truth).best_weights(settings).get(NAME, 0.0)
     return 0.5 if within_standard_errors(errors(0.5) - errors(best), settings.even_mix_tolerance) else best
-
-
-def _key(entries: int) -> str:
-    return f"default-fit.{entries}"

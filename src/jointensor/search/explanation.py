@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from jointensor.predictors.ensemble import Ensemble
 from jointensor.search.cross_fit import OutOfFold, Results
-from jointensor.search.default_member import NAME, Mixture
+from jointensor.search.default_member import NAME, DefaultMember, Mixture
 from jointensor.search.ensemble_selection import ErrorProducts, squared_error, within_standard_errors
 from jointensor.search.folds import Folds
 from jointensor.search.stacking import Stack
@@ -32,9 +32,11 @@ class SearchResult:
     """The simplest candidate within one standard error of the best."""
     reason: str
     figures: dict[str, float]
-    """RMSE of left-out entries: ``single`` best candidate, the ``mix``, ``all`` with residual models."""
+    """RMSE of left-out entries: ``single`` best candidate, the ``mix``, ``all`` with residual models and the default
+    fit."""
     predicted: NDArray[np.float32]
-    """Out-of-fold predictions for all entries, ``(entries,)``; NaN for those that have none."""
+    """Predictions for left-out entries, with errors as large as those of new entries, ``(entries,)``; NaN for those
+    that have none."""
     outcome: str
     """``converged``, ``budget`` if that was used up, or ``interrupted``."""
     interrupted: bool = False
@@ -84,7 +86,7 @@ def explain(
     reason = (
         f"on {len(stack.truth):,} entries that were left out, {best} alone has an RMSE of {rmse[best]:.4g}, "
         f"the mix ({members}) {figures['mix']:.4g}"
-        + _additions(residual_names, mixture.share, final)
+        + _additions(residual_names, mixture, len(own[known]), final)
         + f"; the simplest within one standard error of the best single one is {simplest}"
         + _dependency(data)
     )
@@ -96,25 +98,24 @@ def explain(
     ]
     names = list(stack.weights) if rest else []
     if mixture.member is not None:
-        rows.insert(0, _default_row(data, mixture))
-        names.insert(0, NAME)
+        rows.insert(0, _default_row(data, mixture.member) | {"weight": mixture.share})
+        names = [NAME, *names] if mixture.share else names
     return SearchResult(
         predictor, rows, "+".join(names), simplest, reason, figures, predicted, outcome,
         interrupted=outcome == "interrupted",
     )  # fmt: skip
 
 
-def _additions(residual_names: Sequence[str], share: float, rmse: float) -> str:
-    """What was added to the mix, and the RMSE with it."""
+def _additions(residual_names: Sequence[str], mixture: Mixture, entries: int, rmse: float) -> str:
+    """What was added to the mix, and the RMSE with it on so many entries."""
     added = [" and ".join(residual_names)] if residual_names else []
-    added += [f"{share:.0%} {NAME}"] if share else []
-    return f", with {' and '.join(added)} {rmse:.4g}" if added else ""
+    added += [f"{mixture.share:.0%} {NAME}"] if mixture.share else []
+    where = "" if mixture.own is None else f" on the {entries:,} of them that it did not learn from either"
+    return f", with {' and '.join(added)} {rmse:.4g}{where}" if added else ""
 
 
-def _default_row(data: Folds, mixture: Mixture) -> dict[str, Any]:
+def _default_row(data: Folds, member: DefaultMember) -> dict[str, Any]:
     """The default fit: one fit, scored on half of a fold."""
-    member = mixture.member
-    assert member is not None  # it has a weight
     truth = data.tensor.values[member.positions]
     return {
         "name": NAME,
@@ -123,7 +124,6 @@ def _default_row(data: Folds, mixture: Mixture) -> dict[str, Any]:
         "spread": None,
         "seconds": member.seconds,
         "failure": None,
-        "weight": mixture.share,
         "gain": None,
     }
 

@@ -16,6 +16,9 @@ from jointensor.predictors.dependencies import dependency_table, find_dependency
 from jointensor.predictors.tables import Table
 from jointensor.search.settings import SETTINGS, SearchSettings
 
+LeftOut = tuple[NDArray[np.int64], NDArray[np.float32]]
+"""Positions of entries in the tensor of a search, and predictions for them by models that did not see them."""
+
 
 @dataclass(frozen=True)
 class Folds:

@@ -9,15 +9,15 @@ from numpy.typing import NDArray
 
 from jointensor.predictors.conformal import HeldOut, calibrate
 from jointensor.predictors.ensemble import Ensemble
-from jointensor.search.folds import Folds
+from jointensor.search.folds import Folds, LeftOut
 from jointensor.search.settings import SETTINGS, SearchSettings
 
 
 def calibrated(
     data: Folds,
     predictor: Ensemble,
-    positions: NDArray[np.int64],
-    predictions: NDArray[np.float32],
+    left_out: LeftOut,
+    own: LeftOut | None,
     seed: int,
     settings: SearchSettings = SETTINGS,
 ) -> Ensemble:
@@ -29,20 +29,30 @@ def calibrated(
         The entries in folds.
     predictor
         Without intervals.
-    positions
-        Of entries in the tensor, ``(entries,)``.
-    predictions
-        Out-of-fold predictions for them, ``(entries,)``.
+    left_out
+        Positions of entries in the tensor, and predictions for them by models that did not see them.
+    own
+        The same for entries whose errors are those of the predictor, if errors of ``left_out`` only are in proportion
+        to them. Without untouched entries, quantiles are theirs.
     seed
         Of what is random in it.
     settings
         Numbers of the search.
     """
-    entries, bounds = data.tensor.take(positions), (predictor.low, predictor.high)
-    left_out = HeldOut(entries.indices, predictions, entries.values - predictions, cold_entries(data, positions))
-    left_out = _thinned(left_out, data.dependent[positions], seed, settings)
     fresh = _untouched(data, predictor, seed, settings)
-    return replace(predictor, calibration=calibrate(left_out, data.tensor.shape, fresh, seed, bounds))
+    if fresh is None and own is not None:
+        fresh = _held_out(data, own, seed, settings)
+    bounds = predictor.low, predictor.high
+    calibration = calibrate(_held_out(data, left_out, seed, settings), data.tensor.shape, fresh, seed, bounds)
+    return replace(predictor, calibration=calibration)
+
+
+def _held_out(data: Folds, left_out: LeftOut, seed: int, settings: SearchSettings) -> HeldOut:
+    """Left-out entries with their predictions."""
+    positions, predictions = left_out
+    entries = data.tensor.take(positions)
+    found = HeldOut(entries.indices, predictions, entries.values - predictions, cold_entries(data, positions))
+    return _thinned(found, data.dependent[positions], seed, settings)
 
 
 def cold_entries(data: Folds, positions: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -16,7 +16,7 @@ from jointensor.predictors.knn import SECONDS_PER_ENTRY
 from jointensor.predictors.residual_stack import ResidualStack, fit_residual_stack
 from jointensor.search.budget import Budget
 from jointensor.search.cross_fit import Results
-from jointensor.search.folds import Folds
+from jointensor.search.folds import Folds, LeftOut
 from jointensor.search.settings import SETTINGS, SearchSettings
 from jointensor.search.stacking import Stack
 
@@ -104,9 +104,7 @@ def fit_residual_models(data: Folds, stack: Stack, ensemble: Ensemble, plan: Res
     return models
 
 
-def out_of_fold_predictions(
-    data: Folds, stack: Stack, models: ResidualStack
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+def out_of_fold_predictions(data: Folds, stack: Stack, models: ResidualStack) -> LeftOut:
     """Positions of entries in the tensor, and predictions for them by models that did not see them.
 
     Entries of the same folds that a functional dependency gives come last.

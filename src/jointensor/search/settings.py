@@ -48,7 +48,7 @@ class SearchSettings:
 
     even_mix_tolerance: float = 2.0
     """Standard errors by which a weight of the default fit must validate better than one half to be taken: the default
-    fit chose its members and epochs by the same entries, which favour it a little."""
+    fit chose its epochs by the same entries, which favour it a little."""
 
     # --- residual models
     max_tabulated_share: float = 0.5
@@ -60,6 +60,9 @@ class SearchSettings:
     """Share of the budget within which members may have predicted all entries: kriging over all of them is worth it."""
 
     # --- intervals
+    min_calibration_entries: int = 100
+    """Validation entries of the default fit from which quantiles may come, at least: half of fewer vary by more than
+    5 % by chance, and they chose epochs."""
     max_miss_ratio: float = 5.0
     """How many times as often as asked for an entry may lie outside its interval if its value is not given by a
     functional dependency; those whose value is given never do."""
