@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 from auto_rivals import OF_FOUR_MODES, RIVALS
+from provenance import provenance
 
 from jointensor.atomic import write_json
 from jointensor.data.formats import read_tensor
@@ -129,6 +130,7 @@ def run(options):
             except Exception as error:  # noqa: BLE001 - a rival that fails keeps its row
                 figures = {"rmse": None, "mae": None, "error": f"{type(error).__name__}: {error}"[:300]}
             figures |= {"seconds": time.perf_counter() - begin, "model": name, "tensor": options.source.stem + rule}
+            figures |= provenance()
             options.out.mkdir(parents=True, exist_ok=True)
             write_json(path, figures | {"split_seed": seed, "budget": options.budget, "device": options.device})
             print(f"{options.source.stem}{rule} split {seed} {name}: {figures['rmse']}", flush=True)

@@ -12,20 +12,19 @@ validates best predicts. Each setting has a quarter of the seconds of the defaul
 import argparse
 import json
 import time
+from functools import partial
 from pathlib import Path
 from statistics import mean
 
 import lightgbm
 import numpy as np
 from auto_rivals import THREADS, encoded, rmse
-from provenance import ROOT, provenance
+from provenance import RESULTS, kept, origin, records_in
 
-from jointensor.atomic import write_json
 from jointensor.data.formats import read_tensor
 from jointensor.data.split import split
 
 LEAVES, ROUNDS, PATIENCE = (31, 255), 5000, 50
-FITS = ROOT / "benchmarks" / "results" / "fits"
 
 
 def categories(train, asked):
@@ -47,15 +46,16 @@ def trained(columns, parts, leaves, seconds, categorical):
         if time.perf_counter() - begin > seconds:
             raise lightgbm.callback.EarlyStopException(env.iteration, env.evaluation_result_list)
 
-    stop = [in_time, lightgbm.early_stopping(PATIENCE, verbose=False)]
+    errors = {}
+    stop = [lightgbm.record_evaluation(errors), in_time, lightgbm.early_stopping(PATIENCE, verbose=False)]
     model = lightgbm.train(settings, data, ROUNDS, [check], callbacks=stop)
-    best = model.best_iteration or model.current_iteration()
+    best = int(np.argmin(errors["valid_0"]["l2"])) + 1  # also where time was up
     return [model.predict(columns[name], num_iteration=best) for name in ("valid", "test")], best
 
 
-def compared(source, number):
+def compared(source, number, fits):
     """Figures of all settings on one split, and the seconds they had."""
-    record = json.loads((FITS / f"{source.stem}.{number}.default.json").read_text(encoding="utf-8"))
+    record = json.loads((fits / f"{source.stem}.{number}.default.json").read_text(encoding="utf-8"))
     parts = split(read_tensor(source).tensor, seed=number)
     kinds = {
         "categories": {name: categories(parts.train, getattr(parts, name)) for name in ("train", "valid", "test")},
@@ -70,15 +70,14 @@ def compared(source, number):
             rows.append({"columns": kind, "leaves": leaves, "rounds": rounds, "valid": rmse(valid, parts.valid.values),
                          "test": rmse(test, parts.test.values)})  # fmt: skip
     best = min(rows, key=lambda row: row["valid"])
-    return {"settings": rows, "chosen": best, "test": best["test"], "default_fit": record["test"]["rmse"],
-            "seconds": record["seconds"]}  # fmt: skip
+    return {"tensor": source.stem, "split": number, "settings": rows, "chosen": best, "test": best["test"],
+            "default_fit": record["test"]["rmse"], "seconds": record["seconds"]}  # fmt: skip
 
 
 def table(folder):
     """A row per tensor: mean RMSE over the splits of both, and on how many the default fit is lower."""
     found = {}
-    for path in sorted(folder.glob("*.json")):
-        one = json.loads(path.read_text(encoding="utf-8"))
+    for one in records_in(folder):
         found.setdefault(one["tensor"], []).append(one)
     rows = [
         "| tensor | splits | LightGBM | `fit` (ensemble) | `fit` lower on | seconds |",
@@ -88,8 +87,7 @@ def table(folder):
         lower = sum(one["default_fit"] < one["test"] for one in records)
         figures = [mean(one[name] for one in records) for name in ("test", "default_fit", "seconds")]
         rows.append(f"| {tensor} | {len(records)} | {figures[0]:.4g} | {figures[1]:.4g} | {lower} | {figures[2]:.0f} |")
-    commits = sorted({one["commit"][:7] for records in found.values() for one in records})
-    return "\n".join([*rows, "", f"Commits: {', '.join(commits)}."])
+    return "\n".join([*rows, "", origin([one for records in found.values() for one in records])])
 
 
 def main():
@@ -97,18 +95,15 @@ def main():
     parser.add_argument("sources", nargs="*", type=Path)
     parser.add_argument("--splits", default="0", help="seeds of the standard split: 0,1,2,3,4")
     parser.add_argument("--table", action="store_true", help="print the table of all records, and fit nothing")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "boosted")
+    parser.add_argument("--fits", type=Path, default=RESULTS / "fits", help="records of the default fit")
+    parser.add_argument("--out", type=Path, default=RESULTS / "boosted")
     given = parser.parse_args()
     if given.table:
         print(table(given.out))
         return
-    given.out.mkdir(parents=True, exist_ok=True)
     for source in given.sources:
         for number in map(int, given.splits.split(",")):
-            path = given.out / f"{source.stem}.{number}.json"
-            if not path.exists():
-                write_json(path, {"tensor": source.stem, "split": number, **compared(source, number), **provenance()})
-            one = json.loads(path.read_text(encoding="utf-8"))
+            one = kept(given.out / f"{source.stem}.{number}.json", partial(compared, source, number, given.fits))
             print(source.stem, number, one["chosen"], "default fit", one["default_fit"], flush=True)
 
 

@@ -13,9 +13,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from provenance import provenance
 from tensors import DATA
 
-from report import description, draw, print_table, replace_file
+from jointensor.atomic import write_json, write_whole
+from report import draw, print_table
 
 HERE = Path(__file__).resolve().parent
 PACKAGES = {
@@ -95,11 +97,12 @@ def main():
     parser.add_argument("--only", metavar="KIND,…", help="some measurements, as docs/benchmarks.md names them")
     parser.add_argument("--out", type=Path, default=HERE / "results", help="folder for cpu.json and cpu.png")
     options = parser.parse_args()
-    results = description(options, PACKAGES) | measure(options)
+    about = {"quick": options.quick, "threads": options.threads}
+    results = provenance(PACKAGES) | about | measure(options)
     print_table(results)
     options.out.mkdir(parents=True, exist_ok=True)
-    replace_file(options.out / "cpu.json", lambda path: path.write_text(json.dumps(results, indent=1) + "\n"))
-    replace_file(options.out / "cpu.png", lambda path: draw(results, path))
+    write_json(options.out / "cpu.json", results)
+    write_whole(options.out / "cpu.png", lambda path: draw(results, path))
 
 
 if __name__ == "__main__":

@@ -16,9 +16,10 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 
-from report import description
+from provenance import provenance
+
+from jointensor.atomic import write_json
 
 FITS = {
     "paper": ["--recipe", "paper", "--rank", "4/16"],
@@ -79,9 +80,9 @@ def main():
                 f"{one['seconds']:.0f} and {several['seconds']:.0f} s  {sent / 1e3:,.0f} kB sent per epoch or fit"
             )
     if options.out is not None:
-        about = description(SimpleNamespace(quick=False, threads=1), [])
+        about = provenance() | {"threads": 1}
         result = {**about, "shape": SHAPE, "entries": options.entries, "processes": options.processes, "fits": fits}
-        options.out.write_text(json.dumps(result, indent=2) + "\n")
+        write_json(options.out, result)
 
 
 if __name__ == "__main__":

@@ -13,12 +13,11 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from statistics import mean, median, stdev
 
-from provenance import ROOT, provenance
-
-from jointensor.atomic import write_json
+from provenance import RESULTS, kept, origin, records_in
 
 
 def fit(source, split, options):
@@ -37,6 +36,12 @@ def fit(source, split, options):
     }  # fmt: skip
 
 
+def fitted(source, split, options):
+    """The record of one run."""
+    about = {"tensor": source.stem, "split": split, "options": options}
+    return about | fit(source.resolve(), split, shlex.split(options))
+
+
 def behind(record):
     """RMSE over that of the best baseline on the test entries."""
     best = min(one["test"]["rmse"] for one in record["baselines"].values() if one["test"])
@@ -46,10 +51,8 @@ def behind(record):
 def table(folder, name="default"):
     """Figures over splits, a row per tensor, from the records."""
     records = {}
-    for path in sorted(folder.glob(f"*.{name}.json")):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        if "error" not in record:
-            records.setdefault(record["tensor"], []).append(record)
+    for record in records_in(folder, f"*.{name}.json"):
+        records.setdefault(record["tensor"], []).append(record)
     rows = [
         "| tensor | splits | RMSE | over the best baseline, worst split | seconds, median |",
         "|---|---:|---:|---:|---:|",
@@ -61,11 +64,7 @@ def table(folder, name="default"):
         rows.append(
             f"| {tensor} | {len(found)} | {mean(errors):.4g}{spread} | {max(map(behind, found)):.3f} | {seconds:.0f} |"
         )
-    commits = sorted({one["commit"][:7] for found in records.values() for one in found})
-    machines = sorted(
-        {f"{one['machine']['cores']} cores of {one['machine']['cpu']}" for found in records.values() for one in found}
-    )
-    return "\n".join([*rows, "", f"Commits: {', '.join(commits)}. Machines: {', '.join(machines)}."])
+    return "\n".join([*rows, "", origin([one for found in records.values() for one in found])])
 
 
 def main():
@@ -75,21 +74,16 @@ def main():
     parser.add_argument("--splits", default="0", help="seeds of the standard split: 0,1,2,3,4")
     parser.add_argument("--options", default="", help="further options of fit")
     parser.add_argument("--name", default="default", help="of the records")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "fits")
+    parser.add_argument("--out", type=Path, default=RESULTS / "fits")
     given = parser.parse_args()
     if given.table:
         print(table(given.out, given.name))
         return
-    given.out.mkdir(parents=True, exist_ok=True)
-    facts = provenance()
     print("| tensor | split | RMSE | over the best baseline | seconds |\n|---|---:|---:|---:|---:|")
     for source in given.sources:
         for split in map(int, given.splits.split(",")):
             path = given.out / f"{source.stem}.{split}.{given.name}.json"
-            if not path.exists():
-                found = fit(source.resolve(), split, shlex.split(given.options))
-                write_json(path, {"tensor": source.stem, "split": split, "options": given.options, **found, **facts})
-            record = json.loads(path.read_text(encoding="utf-8"))
+            record = kept(path, partial(fitted, source, split, given.options))
             if "error" in record:
                 print(f"| {source.stem} | {split} | {record['error']} | | |", flush=True)
                 continue

@@ -21,11 +21,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
+from provenance import provenance
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
+from jointensor.atomic import write_json, write_whole
 from jointensor.data.store import Entries
 from jointensor.kernels import pick_engine
 from jointensor.models.joint import JointModel
@@ -35,7 +36,6 @@ from jointensor.solvers.sgd import FrozenHalf
 from jointensor.solvers.systems import SystemsInMemory
 from jointensor.training.recipe import make_recipe
 from jointensor.training.trainer import Trainer
-from report import description, replace_file
 
 SHAPE = (6066, 5699, 244268, 1176)
 """Enron's: sender, receiver, word, date."""
@@ -231,11 +231,10 @@ def main():
     if not torch.cuda.is_available():
         sys.exit("this benchmark needs an NVIDIA GPU")
     results = measure(options)
-    about = description(SimpleNamespace(quick=False, threads=torch.get_num_threads()), ["triton"])
-    results |= about | {"gpu": torch.cuda.get_device_name()}
+    results |= provenance(["triton"])
     options.out.mkdir(parents=True, exist_ok=True)
-    replace_file(options.out / "gpu.json", lambda half: half.write_text(json.dumps(results, indent=2)))
-    replace_file(options.out / "gpu.png", lambda half: draw(results, half))
+    write_json(options.out / "gpu.json", results)
+    write_whole(options.out / "gpu.png", lambda half: draw(results, half))
 
 
 if __name__ == "__main__":

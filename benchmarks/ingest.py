@@ -17,6 +17,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from provenance import provenance
+
+from jointensor.atomic import write_json
+
 HERE = Path(__file__).parents[1] / "src"
 MODES = {"user": 20_000, "item": 500, "day": 50}
 SUFFIXES = ("csv", "parquet")
@@ -82,7 +86,7 @@ def main() -> None:
                 print(runs[-1], flush=True)
             path.unlink()
     if args.out is not None:
-        args.out.write_text(json.dumps({"rows": int(args.rows), "runs": runs}, indent=2) + "\n", "utf-8")
+        write_json(args.out, {**provenance(), "rows": int(args.rows), "runs": runs})
 
 
 if __name__ == "__main__":

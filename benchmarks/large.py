@@ -18,6 +18,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from provenance import provenance
+
+from jointensor.atomic import write_json
+
 PROGRAM = [sys.executable, "-c", "from jointensor.cli import main; main()"]
 SHAPE = "20000x10000x5000x1000"
 RECIPE = {
@@ -146,9 +150,9 @@ def main() -> None:
     if args.passes:
         with tempfile.TemporaryDirectory(dir=args.folder) as folder:
             turns = compared(int(args.both), args.rank, args.passes, Path(folder))
-    facts = {"memory": args.memory, "rank": args.rank, "shape": SHAPE, "recipe": RECIPE, "cpus": os.cpu_count()}
+    facts = {"memory": args.memory, "rank": args.rank, "shape": SHAPE, "recipe": RECIPE}
     if args.out is not None:
-        args.out.write_text(json.dumps({**facts, "results": results, "in_turn": turns}, indent=2) + "\n")
+        write_json(args.out, {**provenance(), **facts, "results": results, "in_turn": turns})
 
 
 if __name__ == "__main__":

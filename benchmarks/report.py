@@ -1,50 +1,8 @@
-"""The table, the picture, and what is kept beside the numbers."""
-
-import os
-import platform
-import sys
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-
-
-def description(options, packages):
-    """Where, when and with what the numbers came about."""
-    return {
-        "command": " ".join(["python", *sys.argv]),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "quick": options.quick,
-        "threads": options.threads,
-        "machine": {"cpus": os.cpu_count(), "model": _model(), "system": platform.platform()},
-        "load_at_start": os.getloadavg()[0],
-        "versions": {"python": platform.python_version()}
-        | {name: _version(name) for name in ("jointensor", "torch", "numpy", "scipy", "numba", *packages)},
-    }
-
-
-def _model():
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor()
-
-
-def _version(package):
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def replace_file(path, write):
-    """All of the new file or all of the old one. The name keeps its ending, which says what a picture is."""
-    half = path.with_name(f".half-{path.name}")
-    write(half)
-    half.replace(path)
+"""The table and the picture of ``cpu.py``."""
 
 
 def print_table(results):
-    print(f"\n{results['machine']['model']}, {results['threads']} threads" + ", QUICK" * results["quick"])
+    print(f"\n{results['machine']['cpu']}, {results['threads']} threads" + ", QUICK" * results["quick"])
     _throughput(results)
     _line("\nseconds to 1.05 x the noise on held-out entries of a planted tensor", results["target"], _target)
     _line("\nreal ratings: seconds of the shortest whole fit to a test RMSE", results["ratings"], _rating)

@@ -19,10 +19,10 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
+from provenance import provenance
 
 SHAPE, NAMES = (100_000, 20_000, 1_000), ("user", "movie", "day")
 BATCHES = (1024, 2048, 4096, 8192, 32768)
@@ -196,9 +196,7 @@ def main():
         from jointensor.atomic import write_json
 
         settings = {"shape": SHAPE, "model": "julia 4/16", "threads": options.threads, "rival_batch": batch}
-        busy = os.getloadavg()[0]
-        when = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
-        write_json(options.out, settings | {"rival_batches": tried, "load": busy, "when": when, "rows": rows})
+        write_json(options.out, provenance() | settings | {"rival_batches": tried, "rows": rows})
 
 
 if __name__ == "__main__":

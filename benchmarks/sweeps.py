@@ -13,12 +13,10 @@ Writes ``sweeps_cpu.json`` or ``sweeps_cuda.json``; `growth` is e of seconds ~ r
 """
 
 import argparse
-import json
 import math
 import os
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 
 RANKS = {"cpu": (16, 20, 64, 128, 256), "cuda": (16, 64, 128, 256, 512)}
 ENTRIES = {"cpu": 2_600_000, "cuda": 39_000_000}
@@ -158,15 +156,17 @@ def main():
     for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(options.threads)  # before any library is loaded
 
-    from report import description, replace_file
+    from provenance import provenance
 
-    record = description(SimpleNamespace(quick=False, threads=options.threads), ["triton"])
+    from jointensor.atomic import write_json
+
+    record = provenance(["triton"]) | {"threads": options.threads}
     found, about = on_cuda(options) if options.device == "cuda" else (on_cpu(options), {})
     record |= about | {"entries": options.entries, "sweeps": found, "growth": growth(found)}
     print("growth", {name: round(value, 2) for name, value in record["growth"].items()})
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / f"sweeps_{options.device}.json"
-    replace_file(path, lambda half: half.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8"))
+    write_json(path, record)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from provenance import provenance
 
 from jointensor.atomic import write_json
 from jointensor.data.formats import read_tensor
@@ -115,7 +116,7 @@ def main():
                 flush=True,
             )
     if options.out:
-        write_json(options.out, {"rows": found})
+        write_json(options.out, {**provenance(), "rows": found})
 
 
 if __name__ == "__main__":
