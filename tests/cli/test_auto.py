@@ -322,7 +322,7 @@ def test_blocks_that_memorise_are_given_by_name(cli, source, tmp_path):
         assert code == 0, err
         said[name] = load_run(out).predictor.predict(cells)
     run = load_run(tmp_path / "with")
-    assert [part.mode for part in run.predictor.residual_models if isinstance(part, Kriging)] == [2]
+    assert [part.axis.modes for part in run.predictor.residual_models if isinstance(part, Kriging)] == [(2,)]
     assert any("local:day reduced the held-out squared error by" in note for note in run.metrics["notes"])
     errors = {name: np.sqrt(np.mean((one - DENSE[tuple(cells.T)]) ** 2)) for name, one in said.items()}
     assert errors["with"] < 0.8 * errors["without"]

@@ -225,6 +225,7 @@ class Weights(Reader):
             "tables",
             "trees",
             "fibers",
+            "axes",
             "kriging",
             "knn",
             "interpolation",

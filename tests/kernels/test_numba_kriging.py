@@ -1,4 +1,4 @@
-"""Kriging, compiled: covariances from a table and computed ones, and NumPy's."""
+"""Kriging, compiled: covariances from a table and computed ones, and NumPy's dense solution."""
 
 from dataclasses import replace
 
@@ -7,39 +7,75 @@ import pytest
 
 from jointensor.data.modes import Mode
 from jointensor.kernels import numba_kriging
-from jointensor.predictors.kriging import FAR_LENGTH, NEIGHBOURS_PER_SIDE, Kriging
+from jointensor.predictors.kriging import FAR_LENGTH, Kriging
 
 SHAPE = (6, 30, 3)
+NEAR, LENGTH, FAR = 0.4, 3.0, 0.1
+SEASON = (5.0, 0.3, 4.0, 1.5)
 
 
-def residuals_along(order, share, seed=0):
-    """Residuals of some cells along the second mode, whose positions are neither even nor sorted."""
+def residuals_along(order, share, *, seasons=(), even=False, seed=0):
+    """Residuals of some cells along the second mode, whose positions are not sorted, and even if asked for."""
     rng = np.random.default_rng(seed)
     cells = np.argwhere(rng.random(SHAPE) < share)
-    hours = rng.permutation(np.cumsum(rng.integers(1, 5, SHAPE[1])))
-    along = Mode("hour", SHAPE[1], tuple(map(str, hours)), order)
-    made = Kriging.of(cells, rng.standard_normal(len(cells)), 1, along, SHAPE)
-    return replace(made, near=0.6, length=3.0, far=0.2)
+    gaps = np.ones(SHAPE[1], dtype=int) if even else rng.integers(1, 5, SHAPE[1])
+    hours = tuple(map(str, rng.permutation(np.cumsum(gaps))))
+    modes = [Mode("place", SHAPE[0]), Mode("hour", SHAPE[1], hours, order), Mode("what", SHAPE[2])]
+    made = Kriging.of(cells, rng.standard_normal(len(cells)), modes, (1,))
+    return replace(made, near=NEAR, length=LENGTH, far=FAR, seasons=np.reshape(seasons, (-1, 4)))
 
 
-def predictions(local, queries, itself):
-    law = (local.near, local.length, local.far, FAR_LENGTH)
-    known = (local.keys, local.residuals, local.coordinates, SHAPE[1], local.period)
-    return numba_kriging.predict_from_neighbours(queries, *known, *law, NEIGHBOURS_PER_SIDE, int(itself))
+def covariance(local, gaps):
+    """By the formula of the module, ``gaps`` in steps."""
+    gaps = np.abs(gaps)
+    if local.axis.period:
+        gaps = np.minimum(gaps, local.axis.period - gaps)
+    total = NEAR * np.exp(-gaps / LENGTH) + FAR * np.exp(-gaps / FAR_LENGTH)
+    for lag, share, cycles, width in local.seasons:
+        phase = np.minimum(gaps % lag, lag - gaps % lag)
+        total = total + share * np.exp(-gaps / (lag * cycles)) * np.exp(-phase / width)
+    return total
+
+
+def dense(local, key, rows):
+    """The best linear prediction of a cell from some entries."""
+    if not len(rows):
+        return 0.0
+    places = local.axis.coordinates[local.keys[rows] % local.axis.size]
+    system = covariance(local, places[:, None] - places[None, :])
+    np.fill_diagonal(system, 1.0)
+    right = covariance(local, places - local.axis.coordinates[key % local.axis.size])
+    return right @ np.linalg.solve(system, local.residuals[rows].astype(float))
 
 
 @pytest.mark.parametrize("share", [0.02, 0.15, 0.7])  # fibers with no, few and more neighbours than are asked
-@pytest.mark.parametrize("order", ["ordered", "cyclic"])
+@pytest.mark.parametrize(("order", "seasons"), [("ordered", ()), ("cyclic", ()), ("ordered", SEASON)])
 @pytest.mark.parametrize("itself", [False, True])
-def test_predictions_are_the_same_with_and_without_a_table_and_in_numpy(monkeypatch, share, order, itself):
-    local = residuals_along(order, share)
-    assert (local.period > 0) == (order == "cyclic")
+@pytest.mark.parametrize("even", [False, True])
+def test_predictions_are_the_dense_solution_with_and_without_a_table(monkeypatch, share, order, seasons, itself, even):
+    local = residuals_along(order, share, seasons=seasons, even=even)
     queries = np.random.default_rng(1).permutation(local.keys if itself else np.arange(np.prod(SHAPE)))
-    expected = local._predict_from(*local._neighbours(queries, itself=itself))
-    tables, table = [], numba_kriging._table
-    monkeypatch.setattr(numba_kriging, "_table", lambda law: tables.append(table(law)) or tables[-1])
-    for most in (SHAPE[1], SHAPE[1] - 1):
-        monkeypatch.setattr(numba_kriging, "MAX_TABULATED_POSITIONS", most)
-        np.testing.assert_allclose(predictions(local, queries, itself), expected, rtol=1e-9, atol=1e-12)
-    assert len(tables) == 1  # the places are just too many the second time
+    found = local._neighbours(queries, itself=itself)
+    expected = [dense(local, key, rows[:count]) for key, rows, count in zip(queries, *found, strict=True)]
+    for longest in (1 << 20, 0):
+        monkeypatch.setattr(numba_kriging, "MAX_TABULATED_GAP", longest)
+        np.testing.assert_allclose(local._predict_from(queries, found), expected, rtol=1e-9, atol=1e-12)
     assert share < 0.1 or np.abs(expected).max() > 0.1
+
+
+def test_neighbours_of_a_season_are_those_at_whole_lags():
+    """Every cell but one is observed: the four nearest on each side, and two at lags of 5 that are not among them."""
+    local = residuals_along("ordered", 1.1, seasons=SEASON, even=True)
+    asked = 15
+    found = local._neighbours(local.keys[asked : asked + 1], itself=True)
+    places = sorted(local.keys[found.rows[0, : found.counts[0]]] % local.axis.size)
+    assert places == [5, 10, 11, 12, 13, 14, 16, 17, 18, 19, 20, 25]
+
+
+def test_no_entry_is_a_neighbour_twice():
+    local = residuals_along("ordered", 0.5, seasons=[(2.0, *SEASON[1:]), (4.0, *SEASON[1:])], even=True)
+    found = local._neighbours(local.keys, itself=True)
+    for k, (rows, count) in enumerate(zip(*found, strict=True)):
+        assert len(set(rows[:count])) == count
+        assert k not in rows[:count]
+        assert (local.keys[rows[:count]] // local.axis.size == local.keys[k] // local.axis.size).all()

@@ -70,7 +70,7 @@ def calibration_of(seed=0, noisy=True):
 
 def local_of(seed=0):
     noise = np.random.default_rng(seed).standard_normal(len(TENSOR))
-    return replace(Kriging.of(TENSOR.indices, noise, 2, TENSOR.modes[2], SHAPE), near=0.6, length=2.0, far=0.1)
+    return replace(Kriging.of(TENSOR.indices, noise, TENSOR.modes, (2,)), near=0.6, length=2.0, far=0.1)
 
 
 def knn_of():

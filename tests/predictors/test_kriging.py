@@ -14,8 +14,14 @@ from jointensor.predictors.kriging import FAR_LENGTH, NEIGHBOURS_PER_SIDE, Krigi
 NEAR, LENGTH, FAR = 0.6, 3.0, 0.2
 
 
+def along_mode(cells, residuals, mode, along, shape):
+    """Kriging along one mode of a tensor; the others have no order."""
+    modes = [along if n == mode else Mode(f"other {n}", size) for n, size in enumerate(shape)]
+    return Kriging.of(np.asarray(cells), np.asarray(residuals, dtype=np.float64), modes, (mode,))
+
+
 def local_of(cells, residuals, along, mode, shape, **numbers):
-    made = Kriging.of(np.asarray(cells), np.asarray(residuals, dtype=np.float64), mode, along, shape)
+    made = along_mode(cells, residuals, mode, along, shape)
     return replace(made, **({"near": NEAR, "length": LENGTH, "far": FAR} | numbers))
 
 
@@ -186,7 +192,7 @@ def test_unknown_labels_are_predicted_as_zero():
 
 def test_neighbours_that_say_nothing_say_zero():
     cells, residuals = fibers((4, 6), 0.8, seed=0)
-    local = Kriging.of(cells, residuals, 1, Mode("day", 6, order="ordered"), (4, 6))
+    local = along_mode(cells, residuals, 1, Mode("day", 6, order="ordered"), (4, 6))
     assert not local.leave_one_out(cells).any()
     assert not local.predict(cells).any()
 
@@ -223,7 +229,7 @@ def process(fibers_, days, keep, phi, noise, seed):
 def test_a_planted_process_is_recovered_almost_as_well_as_by_those_who_know_it():
     cells, values, path = process(80, 60, 0.6, phi=0.9, noise=0.5, seed=0)
     along = Mode("day", 60, order="ordered")
-    local = Kriging.of(cells, values, 1, along, (80, 60)).tuned()
+    local = along_mode(cells, values, 1, along, (80, 60)).tuned()
     known = np.zeros((80, 60), dtype=bool)
     known[tuple(cells.T)] = True
     unknown = np.argwhere(~known)
@@ -238,7 +244,7 @@ def test_a_planted_process_is_recovered_almost_as_well_as_by_those_who_know_it()
 def test_the_error_of_entries_left_out_is_that_of_new_ones():
     cells, values, _ = process(150, 60, 0.6, phi=0.8, noise=0.7, seed=1)
     half = len(cells) // 2
-    local = Kriging.of(cells[:half], values[:half], 1, Mode("day", 60, order="ordered"), (150, 60)).tuned()
+    local = along_mode(cells[:half], values[:half], 1, Mode("day", 60, order="ordered"), (150, 60)).tuned()
     expected = np.mean((values[:half] - local.leave_one_out(cells[:half])) ** 2)
     seen = np.mean((values[half:] - local.predict(cells[half:])) ** 2)
     # a standard error of a mean square of n normal numbers is √(2/n) of it; two of them differ by √2 as much
@@ -249,13 +255,13 @@ def test_the_error_of_entries_left_out_is_that_of_new_ones():
 @pytest.mark.parametrize("order", ["ordered", "cyclic"])
 def test_predictions_of_pure_noise_are_almost_zero(order, seed):
     cells, values, _ = process(120, 40, 0.6, phi=0.0, noise=1.0, seed=seed)
-    local = Kriging.of(cells, values, 1, Mode("day", 40, order=order), (120, 40)).tuned()
+    local = along_mode(cells, values, 1, Mode("day", 40, order=order), (120, 40)).tuned()
     assert np.mean(local.leave_one_out(cells) ** 2) < 0.01 * np.var(values)
 
 
 def test_what_is_tuned_is_never_worse_on_entries_left_out_than_saying_nothing():
     for seed in range(5):
         cells, values, _ = process(30, 20, 0.5, phi=-0.7, noise=0.1, seed=seed)  # of a kind that is not modelled
-        local = Kriging.of(cells, values, 1, Mode("day", 20, order="ordered"), (30, 20)).tuned()
+        local = along_mode(cells, values, 1, Mode("day", 20, order="ordered"), (30, 20)).tuned()
         left = values.astype(np.float32) - local.leave_one_out(cells)
         assert np.mean(left**2) <= np.mean(values**2) * (1 + 1e-6)

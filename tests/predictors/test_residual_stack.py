@@ -70,7 +70,7 @@ def test_a_planted_process_is_kept_and_lowers_the_error_of_new_entries():
     tensor, cells, values = residuals_of(process=1.0, noise=0.5)
     stack = stack_of(tensor)
     assert isinstance(stack.models[0], Kriging)
-    assert stack.models[0].mode == 2
+    assert stack.models[0].axis.modes == (2,)
     assert stack.notes[0][0] == "local:day"
     assert np.mean((values - predict(stack, cells)) ** 2) < 0.6 * np.mean(values**2)
 
@@ -115,7 +115,7 @@ def test_every_ordered_mode_is_tried_the_best_first():
     tensor, _, _ = residuals_of(process=1.0, noise=0.5)
     either = tensor.over((Mode("user", 16, order="ordered"), Mode("item", 10), Mode("day", 30, order="ordered")))
     stack = stack_of(either, tables=False)
-    assert [part.mode for part in stack.models] == [2]  # users do not resemble those beside them
+    assert [part.axis.modes for part in stack.models] == [(2,)]  # users do not resemble those beside them
     assert [name for name, _ in stack.notes] == ["local:day", "local:user"]
 
 
@@ -217,7 +217,7 @@ def validated(tensor, cells, values, shrink=1.0):
     """Kriging of training residuals, half of the others to validate by."""
     half = len(cells) // 2
     valid = SparseTensor(cells[:half], values[:half], tensor.modes)
-    stack = fit_validated_kriging(tensor, shrink * tensor.values, valid, valid.values, along=[2])
+    stack = fit_validated_kriging(tensor, shrink * tensor.values, valid, valid.values, along=[(2,)])
     return stack, cells[half:], values[half:]
 
 

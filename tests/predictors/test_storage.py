@@ -286,7 +286,7 @@ def test_interpolation_between_positions_that_do_not_exist_is_refused(tmp_path, 
 
 def test_a_fit_of_other_modes_is_refused(tmp_path):
     made = ensemble_of()
-    other = replace(local_of(), shape=(7, 6, 9, 1), keys=local_of().keys)
+    other = replace(local_of(), axis=replace(local_of().axis, shape=(7, 6, 9, 1)))
     for wrong in (replace(made, residual_models=(other,)), replace(made, members=(Member("k", 1.0, (other,)),))):
         save_predictor(wrong, tmp_path / "w")
         with pytest.raises(RunError, match="inconsistent modes"):

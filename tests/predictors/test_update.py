@@ -235,9 +235,8 @@ def test_where_biases_answer_they_learn_new_labels(simple):
 def test_an_ensemble_is_updated_member_by_member(simple, tmp_path):
     predictor, known, fresh, others = simple
     low, high = float(known.values.min()), float(known.values.max())
-    day = Mode("day", KNOWN[2], order="ordered")
     noise = np.random.default_rng(0).standard_normal(len(known))
-    memory = replace(Kriging.of(known.indices, noise, 2, day, KNOWN), near=0.5, length=2.0)
+    memory = replace(Kriging.of(known.indices, noise, known.modes, (2,)), near=0.5, length=2.0)
     both = (Member("joint", 0.75, (predictor, predictor)), Member("bias", 0.25, (predictor.fallback,)))
     ensemble = Ensemble(both, (memory,), predictor.fallback, low, high, predictor.calibration)
     updated = ensemble.with_entries(fresh)

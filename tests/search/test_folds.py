@@ -72,10 +72,10 @@ def test_nine_entries_are_too_few():
 def test_neighbours_are_those_that_new_groups_can_have():
     """Entries along a mode that is not one of the groups' are of the same group."""
     tensor = along_days(entries=500)[0]
-    assert fold_entries(tensor, (), 0).kriging_modes() == [2]
+    assert fold_entries(tensor, (), 0).kriging_axes() == [(2,)]
     assert fold_entries(tensor, (), 0).knn_modes() == [0, 1, 2]
-    assert fold_entries(tensor, (0, 1), 0).kriging_modes() == []
-    assert fold_entries(tensor, (0, 2), 0).kriging_modes() == [2]
+    assert fold_entries(tensor, (0, 1), 0).kriging_axes() == []
+    assert fold_entries(tensor, (0, 2), 0).kriging_axes() == [(2,)]
     assert fold_entries(tensor, (0, 2), 0).knn_modes() == [0, 2]
 
 

@@ -90,7 +90,7 @@ def test_members_predict_all_entries_only_where_there_is_time(hold_out, cost, af
 def test_kriging_is_kept_where_it_helps():
     learnt, others = along_days()
     result = search(learnt, budget_fits=PLENTY, **HOW)
-    assert [part.mode for part in result.predictor.residual_models if isinstance(part, Kriging)] == [2]
+    assert [part.axis.modes for part in result.predictor.residual_models if isinstance(part, Kriging)] == [(2,)]
     assert ":day" in result.reason
     assert result.figures["all"] < 0.8 * result.figures["mix"]
     mixed = result.predictor.weighted_mean(others.indices)

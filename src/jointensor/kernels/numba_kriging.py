@@ -1,6 +1,11 @@
-"""Kriging of :mod:`jointensor.predictors.kriging` for many entries, compiled by numba: a small system per entry."""
+"""Kriging of :mod:`jointensor.predictors.kriging`, compiled by numba: neighbours of entries, and a small system each.
+
+Cells are numbered: ``key // size`` is the fiber, ``key % size`` the position along the axis.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit, prange
@@ -8,82 +13,95 @@ from numpy.typing import NDArray
 
 from jointensor.kernels.numba_cache import CACHE
 
-MAX_TABULATED_POSITIONS = 1024
-"""Positions along a mode up to which all pairwise covariances are computed once: a table of 8 MB."""
+MAX_TABULATED_GAP = 1 << 20
+"""Longest distance, in steps, up to which covariances of whole distances are computed once: a table of 8 MB."""
+
+
+class Covariance(NamedTuple):
+    """Covariance of two positions along an axis, of residuals with a variance of 1."""
+
+    coordinates: NDArray[np.float64]
+    """Of positions, in steps."""
+    period: float
+    """After which the axis begins again; 0 if it does not."""
+    smooth: NDArray[np.float64]
+    """``(terms, 2)``: share and length of terms that decay with distance."""
+    seasons: NDArray[np.float64]
+    """``(seasons, 4)``: lag, share, length in lags, and width, of terms that come back after every lag."""
+
+
+class Found(NamedTuple):
+    """Neighbours of some cells."""
+
+    rows: NDArray[np.int64]
+    """Places among the keys, ``(cells, neighbours)``."""
+    counts: NDArray[np.int64]
+    """How many of them there are, ``(cells,)``."""
+
+
+def find_neighbours(
+    queries: NDArray[np.int64],
+    keys: NDArray[np.int64],
+    size: int,
+    shifts: NDArray[np.int64],
+    *,
+    sides: tuple[int, int],
+    cyclic: bool,
+    itself: bool,
+) -> Found:
+    """Nearest entries of the same fiber on both sides, and those one or more seasons before and after.
+
+    Parameters
+    ----------
+    queries
+        Cells.
+    keys
+        Cells of the entries, sorted.
+    size
+        Positions along the axis.
+    shifts
+        ``(2 · seasons, positions)``: the position one lag later, and earlier; -1 where there is none.
+    sides
+        Nearest entries on each side, and entries of each season on each side.
+    cyclic
+        Whether the axis begins again after its last position.
+    itself
+        Whether queries are among the keys, and a query is not a neighbour of its own.
+    """
+    rows = np.empty((len(queries), 2 * sides[0] + len(shifts) * sides[1]), dtype=np.int64)
+    return Found(rows, _find(queries, keys, size, shifts, sides[0], sides[1], cyclic, int(itself), rows))
 
 
 def predict_from_neighbours(
     queries: NDArray[np.int64],
+    found: Found,
     keys: NDArray[np.int64],
     residuals: NDArray[np.float32],
-    coordinates: NDArray[np.float64],
     size: int,
-    period: float,
-    near: float,
-    length: float,
-    far: float,
-    far_length: float,
-    side: int,
-    itself: int,
+    covariance: Covariance,
 ) -> NDArray[np.float64]:
-    """Best linear prediction for every query, a cell number, from up to ``side`` entries of its fiber on each side.
-
-    ``itself`` is 1 where queries are among the keys, and each is to be predicted without itself; else 0.
-    """
-    covariance = (coordinates, period, near, length, far, far_length)
-    table = _table(covariance) if len(coordinates) <= MAX_TABULATED_POSITIONS else np.empty((0, 0))
-    order = np.argsort(queries)  # queries of one fiber read the same keys
-    predictions = np.empty(len(queries))
-    predictions[order] = _predict(queries[order], keys, residuals, size, covariance, table, side, itself)
-    return predictions
+    """Best linear prediction for every query from its neighbours, ``(queries,)``; zero without any."""
+    table = np.empty(0)
+    longest = covariance.coordinates[-1]
+    if longest <= MAX_TABULATED_GAP and (covariance.coordinates % 1 == 0).all():
+        table = _tabulate(int(longest), covariance.smooth, covariance.seasons)
+    return _predict(queries, found.rows, found.counts, keys, residuals, size, covariance, table)
 
 
 @njit(parallel=True, cache=CACHE, nogil=True)
-def _predict(queries, keys, residuals, size, covariance, table, side, itself):  # type: ignore[no-untyped-def]
-    predictions = np.zeros(queries.shape[0])
-    for e in prange(queries.shape[0]):
-        places = np.empty(2 * side, dtype=np.int64)
-        observed = np.empty(2 * side)
-        count = _neighbours(queries[e], keys, residuals, size, covariance[1] > 0, side, itself, places, observed)
-        if count == 0:
-            continue
-        here = queries[e] % size
-        system = np.empty((count, count))
-        right = np.empty(count)
-        for i in range(count):
-            right[i] = _covariance(places[i], here, covariance, table)
-            for j in range(i):
-                system[i, j] = _covariance(places[i], places[j], covariance, table)
-            system[i, i] = 1.0
-        predictions[e] = _dot_with_solution(system, right, observed, count)
-    return predictions
+def _find(queries, keys, size, shifts, side, per_season, cyclic, itself, rows):  # type: ignore[no-untyped-def]
+    counts = np.zeros(len(queries), dtype=np.int64)
+    for e in prange(len(queries)):
+        count = _nearest(queries[e], keys, size, cyclic, side, itself, rows[e])
+        if len(shifts):
+            count = _in_season(queries[e], keys, size, shifts, per_season, rows[e], count)
+        counts[e] = count
+    return counts
 
 
 @njit(cache=CACHE, nogil=True)
-def _covariance(one, other, covariance, table):  # type: ignore[no-untyped-def]
-    """Covariance of two positions along the mode."""
-    if table.size:
-        return table[one, other]
-    coordinates, period, near, length, far, far_length = covariance
-    gap = abs(coordinates[one] - coordinates[other])
-    if period > 0:
-        gap = min(gap, period - gap)
-    return near * np.exp(-gap / length) + far * np.exp(-gap / far_length)
-
-
-@njit(cache=CACHE, nogil=True)
-def _table(covariance):  # type: ignore[no-untyped-def]
-    size = len(covariance[0])
-    table, nothing = np.empty((size, size)), np.empty((0, 0))
-    for one in range(size):
-        for other in range(size):
-            table[one, other] = _covariance(one, other, covariance, nothing)
-    return table
-
-
-@njit(cache=CACHE, nogil=True)
-def _neighbours(query, keys, residuals, size, cyclic, side, itself, places, observed):  # type: ignore[no-untyped-def]
-    """Positions and residuals of the nearest entries of the same fiber; returns how many there are."""
+def _nearest(query, keys, size, cyclic, side, itself, row):  # type: ignore[no-untyped-def]
+    """The nearest entries of the fiber on both sides; returns how many there are."""
     fiber = query // size
     place = np.searchsorted(keys, query)
     first, total = 0, len(keys)
@@ -102,21 +120,96 @@ def _neighbours(query, keys, residuals, size, cyclic, side, itself, places, obse
             at %= total
         elif at < 0 or at >= total or keys[at] // size != fiber:
             continue
-        places[count] = keys[first + at] % size
-        observed[count] = residuals[first + at]
+        row[count] = first + at
         count += 1
     return count
 
 
 @njit(cache=CACHE, nogil=True)
-def _dot_with_solution(system, right, observed, count):  # type: ignore[no-untyped-def]
-    """observedᵀ x with system x = right, by Cholesky in place; zero where there is no solution."""
+def _in_season(query, keys, size, shifts, per_season, row, count):  # type: ignore[no-untyped-def]
+    """Adds the nearest entries at whole lags, on each side; returns how many neighbours there are then."""
+    first = query - query % size
+    for s in range(len(shifts)):
+        here, taken = shifts[s, query % size], 0
+        while here >= 0 and taken < per_season:
+            at = np.searchsorted(keys, first + here)
+            if at < len(keys) and keys[at] == first + here:
+                known = False
+                for k in range(count):
+                    known = known or row[k] == at
+                if not known:
+                    row[count] = at
+                    count += 1
+                    taken += 1
+            here = shifts[s, here]
+    return count
+
+
+@njit(parallel=True, cache=CACHE, nogil=True)
+def _predict(queries, rows, counts, keys, residuals, size, covariance, table):  # type: ignore[no-untyped-def]
+    predictions = np.zeros(len(queries))
+    for e in prange(len(queries)):
+        count = counts[e]
+        if count == 0:
+            continue
+        here = queries[e] % size
+        system, right = np.empty((count, count)), np.empty(count)
+        for i in range(count):
+            place = keys[rows[e, i]] % size
+            right[i] = _covariance(place, here, covariance, table)
+            for j in range(i):
+                system[i, j] = _covariance(place, keys[rows[e, j]] % size, covariance, table)
+            system[i, i] = 1.0
+        if not _solve(system, right, count):
+            continue
+        total = 0.0
+        for i in range(count):
+            total += right[i] * residuals[rows[e, i]]
+        predictions[e] = total
+    return predictions
+
+
+@njit(cache=CACHE, nogil=True)
+def _covariance(one, other, covariance, table):  # type: ignore[no-untyped-def]
+    """Covariance of two positions along the axis."""
+    gap = abs(covariance.coordinates[one] - covariance.coordinates[other])
+    if covariance.period > 0:
+        gap = min(gap, covariance.period - gap)
+    if len(table):
+        return table[int(gap)]
+    return _at_distance(gap, covariance.smooth, covariance.seasons)
+
+
+@njit(cache=CACHE, nogil=True)
+def _at_distance(gap, smooth, seasons):  # type: ignore[no-untyped-def]
+    total = 0.0
+    for k in range(len(smooth)):
+        total += smooth[k, 0] * np.exp(-gap / smooth[k, 1])
+    for k in range(len(seasons)):
+        lag, share, length, width = seasons[k, 0], seasons[k, 1], seasons[k, 2], seasons[k, 3]
+        phase = abs(gap - lag * np.floor(gap / lag + 0.5))
+        total += share * np.exp(-gap / (lag * length) - phase / width)
+    return total
+
+
+@njit(cache=CACHE, nogil=True)
+def _tabulate(longest, smooth, seasons):  # type: ignore[no-untyped-def]
+    """Covariances at distances of 0, 1, …, longest."""
+    table = np.empty(longest + 1)
+    for gap in range(longest + 1):
+        table[gap] = _at_distance(gap, smooth, seasons)
+    return table
+
+
+@njit(cache=CACHE, nogil=True)
+def _solve(system, right, count):  # type: ignore[no-untyped-def]
+    """system x = right by Cholesky, in place; returns whether there is a solution."""
     for c in range(count):
         pivot = system[c, c]
         for k in range(c):
             pivot -= system[c, k] * system[c, k]
         if not pivot > 0.0:
-            return 0.0
+            return False
         pivot = np.sqrt(pivot)
         system[c, c] = pivot
         for r in range(c + 1, count):
@@ -128,10 +221,8 @@ def _dot_with_solution(system, right, observed, count):  # type: ignore[no-untyp
         for k in range(r):
             right[r] -= system[r, k] * right[k]
         right[r] /= system[r, r]
-    total = 0.0
     for r in range(count - 1, -1, -1):
         for k in range(r + 1, count):
             right[r] -= system[k, r] * right[k]
         right[r] /= system[r, r]
-        total += right[r] * observed[r]
-    return total
+    return True

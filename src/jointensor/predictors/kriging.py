@@ -1,18 +1,20 @@
-"""Kriging of residuals along an ordered mode, from the nearest observed entries of the same fiber.
+"""Kriging of residuals along an axis, from the nearest observed entries of the same fiber.
 
-A fiber is all entries that agree in every mode but one. Residuals along it are taken as a random process with
+A fiber is all entries that agree in every mode but those of the axis. Residuals along it are taken as a random process
+with
 
-    cov(d) = v (a e^{−|d|/ℓ} + b e^{−|d|/L}),   a + b < 1, the rest is noise,
+    cov(d) = v (a e^{−|d|/ℓ} + b e^{−|d|/L} + Σ_s c_s e^{−|d|/(k_s·p_s)} e^{−φ_s(d)/w_s}),   a + b + Σ c_s < 1,
 
-and an entry gets the best linear prediction from its nearest neighbours on both sides. a, b and ℓ are those with the
-lowest leave-one-out error.
+the rest is noise. The last terms come back after every lag p_s (a day, a week): φ_s(d) is the distance of d from the
+nearest multiple of p_s. An entry gets the best linear prediction from its nearest neighbours on both sides, and from
+those one or more lags before and after. The numbers are those with the lowest leave-one-out error, the lags those at
+which residuals are most alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import product
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -20,175 +22,291 @@ import torch
 from numpy.typing import NDArray
 
 from jointensor.data.modes import Mode
-from jointensor.kernels.numba_kriging import predict_from_neighbours
-from jointensor.predictors.base import MAX_CELLS, PREDICTORS, Packed, Predictor, require
-from jointensor.predictors.fibers import check_fibers, check_order, fiber_keys, inside, ordered_along
+from jointensor.kernels.numba_kriging import Covariance, Found, find_neighbours, predict_from_neighbours
+from jointensor.predictors.axes import Axis, check_axis
+from jointensor.predictors.base import MAX_CELLS, PREDICTORS, Packed, Predictor, is_array, require, whole_numbers
+from jointensor.predictors.fibers import inside
 
 NEIGHBOURS_PER_SIDE = 4
 """Nearest entries of the fiber that are used on each side: more change little, and cost by their cube."""
 
-NEAR_SHARES = (0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9)
-LENGTHS = (0.5, 1.0, 2.0, 4.0, 16.0)
-FAR_SHARES = (0.0, 0.05, 0.1, 0.2)
-"""Values of a, ℓ (in median steps along the mode) and b that are tried."""
-
-MAX_SHARE = 0.95
-"""Largest a + b that is tried: some noise keeps the systems well conditioned."""
+NEIGHBOURS_PER_LAG = 2
+"""Entries at whole lags that are used on each side, of every season."""
 
 FAR_LENGTH = 100.0
-"""L, in median steps along the mode."""
+"""L, in median steps along the axis."""
 
-MAX_TUNING_ENTRIES = 8000
-"""Entries on which a, ℓ and b are tried."""
+CHUNK = 1 << 18
+"""Entries whose neighbours are held at a time: bounds memory."""
 
-ABSENT_DISTANCE = 1e18
-"""Distance of a neighbour that does not exist, in steps: its covariance with everything is zero."""
+SEASON_NUMBERS = ("lag", "share", "cycles", "width")
+"""Columns of the seasons: p, c, k and w."""
 
-ARRAYS = ("coordinates", "ranks", "keys", "residuals")
+
+@dataclass(frozen=True)
+class Tuning:
+    """Numbers of the search for a covariance; lengths in median steps along the axis."""
+
+    entries: int = 4000
+    """By which covariances are judged."""
+    passes: int = 3
+    """Over all numbers of a covariance, at most; each number in turn is set to its best value."""
+    min_pass_gain: float = 0.002
+    """Share by which a pass must lower the error for another one to follow."""
+    max_share: float = 0.95
+    """Largest sum of all shares: some noise keeps the systems well conditioned."""
+    smooth: Mapping[str, Sequence[float]] = field(
+        default_factory=lambda: {
+            "near": (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
+            "length": (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0),
+            "far": (0.0, 0.05, 0.1, 0.2, 0.3, 0.5),
+        }
+    )
+    """Values of a, ℓ and b that are tried."""
+    season: Mapping[str, Sequence[float]] = field(
+        default_factory=lambda: {
+            "share": (0.05, 0.1, 0.2, 0.3, 0.4, 0.6),
+            "width": (0.5, 1.0, 2.0, 4.0, 16.0),
+            "cycles": (2.0, 4.0, 16.0),
+        }
+    )
+    """Values of c, w and k (in lags) that are tried."""
+    seasons: int = 2
+    """Of one axis, at most: a day and a week."""
+    first_season: tuple[float, float, float] = (0.1, 4.0, 2.0)
+    """c, k and w that a new season starts with."""
+    room: float = 0.9
+    """What the other shares are multiplied by when a season is added."""
+    min_season_gain: float = 0.01
+    """Share of the leave-one-out error that a season must remove: less is found in noise by chance."""
+    min_lag: int = 4
+    """Shortest lag: the nearest neighbours cover what is closer."""
+    max_lag: int = 1024
+    """Longest lag: more would take seconds to try."""
+    max_lag_share: float = 0.5
+    """Longest lag as a share of the axis: every entry has another one lag away on one side."""
+    min_lag_correlation: float = 0.05
+    """By which residuals must be more alike at a lag than somewhere on the way to it."""
+    min_lag_pairs: int = 100
+    """Of entries, that a correlation is taken from; fewer are noise."""
+    lags_tried: int = 4
+    """Those with the highest correlations."""
+
+
+TUNING = Tuning()
+"""The numbers of every fit."""
+
+ARRAYS = ("coordinates", "keys", "residuals", "seasons")
 COVARIANCE = ("period", "near", "length", "far")
-"""Numbers that determine the covariance of two entries."""
+"""Numbers that determine the covariance of two entries, the seasons aside."""
 
 
 @PREDICTORS.register("kriging")
 @dataclass(frozen=True)
 class Kriging(Predictor):
-    """Residuals along one mode, and the covariance by which they predict each other."""
+    """Residuals along an axis, and the covariance by which they predict each other."""
 
-    mode: int
-    shape: tuple[int, ...]
-    coordinates: NDArray[np.float64]
-    """Where positions lie along the mode, ascending, in median steps."""
-    ranks: NDArray[np.int64]
-    """Place of every label of the mode in ``coordinates``."""
+    axis: Axis
     keys: NDArray[np.int64]
-    """Cells as numbers, the mode varying fastest; sorted."""
+    """Cells as numbers (:meth:`~jointensor.predictors.axes.Axis.keys`), sorted."""
     residuals: NDArray[np.float32]
-    period: float
-    """After which a cyclic mode begins again, in median steps; 0 where it is not cyclic."""
     near: float = 0.0
     """a."""
     length: float = 1.0
     """ℓ, in median steps."""
     far: float = 0.0
     """b."""
+    seasons: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 4)))
+    """p, c, k and w of every season, ``(seasons, 4)``."""
 
     @classmethod
     def of(
         cls,
         indices: NDArray[np.integer],
         residuals: NDArray[np.floating],
-        mode: int,
-        along: Mode,
-        shape: Sequence[int],
+        modes: Sequence[Mode],
+        along: Sequence[int],
     ) -> Kriging:
-        """Residuals of entries with a covariance of zero, which predicts zero; :meth:`tuned` finds the best one."""
-        ascending, ranks = ordered_along(along)
-        gaps = np.diff(ascending)
-        step = float(np.median(gaps[gaps > 0])) if (gaps > 0).any() else 1.0
-        coordinates = (ascending - ascending[0]) / step
-        period = float(coordinates[-1] + 1) if along.order == "cyclic" else 0.0
-        keys = fiber_keys(indices, tuple(shape), mode, ranks)
+        """Residuals of entries along some of the tensor's modes, with a covariance of zero, which predicts zero.
+
+        :meth:`tuned` finds the best covariance.
+        """
+        axis = Axis.of(modes, along)
+        keys = axis.keys(indices)
         sort = np.argsort(keys)
-        return cls(mode, tuple(shape), coordinates, ranks, keys[sort], residuals[sort].astype(np.float32), period)
+        return cls(axis, keys[sort], residuals[sort].astype(np.float32))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the tensor."""
+        return self.axis.shape
 
     def tuned(self, seed: int = 0) -> Kriging:
-        """The same with the a, ℓ and b that have the lowest leave-one-out error."""
-        some = np.random.default_rng(seed).permutation(len(self.keys))[:MAX_TUNING_ENTRIES]
-        found = self._neighbours(self.keys[some], itself=True)
-        truth = self.residuals[some].astype(np.float64)
-        best, lowest = self, float(np.mean(truth**2))
-        for near, length, far in product(NEAR_SHARES, LENGTHS, FAR_SHARES):
-            if near + far > MAX_SHARE:
-                continue
-            tried = replace(self, near=near, length=length, far=far)
-            error = float(np.mean((truth - tried._predict_from(*found)) ** 2))
-            if error < lowest:
-                best, lowest = tried, error
+        """The same with the covariance that has the lowest leave-one-out error."""
+        some = np.sort(np.random.default_rng(seed).permutation(len(self.keys))[: TUNING.entries])
+        if not len(some):
+            return self
+        error = float(np.mean(self.residuals[some].astype(np.float64) ** 2))
+        tried, lower = _descend(replace(self, near=0.4, length=2.0, far=0.05), some, TUNING.smooth)
+        best, error = (tried, lower) if lower < error else (self, error)
+        lags = self.likely_lags(some)
+        while lags and len(best.seasons) < TUNING.seasons:
+            grids = {**TUNING.season, **TUNING.smooth}
+            found = [_descend(best._with_season(lag), some, grids) for lag in lags]
+            tried, lower = min(found, key=lambda one: one[1])
+            if lower >= (1 - TUNING.min_season_gain) * error:
+                break
+            best, error = tried, lower
+            lags = [lag for lag in lags if lag not in best.seasons[:, 0]]
         return best
+
+    def likely_lags(self, some: NDArray[np.integer]) -> list[int]:
+        """Lags at which residuals are more alike than in between; the best ones first.
+
+        Of a lag and its multiples those that are not much better than it are left out.
+
+        Parameters
+        ----------
+        some
+            Places of the entries by which this is judged.
+        """
+        most = min(int(TUNING.max_lag_share * self.axis.coordinates[-1]), TUNING.max_lag)
+        if self.axis.period or most < TUNING.min_lag:
+            return []
+        alike = np.array([0.0] + [self._correlation(some, lag) for lag in range(1, most + 1)])
+        found: list[int] = []
+        for lag in range(TUNING.min_lag, most + 1):
+            peak = alike[lag] == alike[max(lag - 1 - lag // 8, 1) : lag + 2 + lag // 8].max()
+            least = [alike[lag // 4 + 1 : lag].min(), *(alike[one] for one in found if lag % one == 0)]
+            if peak and all(alike[lag] >= one + TUNING.min_lag_correlation for one in least):
+                found.append(lag)
+        return sorted(found, key=lambda lag: -alike[lag])[: TUNING.lags_tried]
 
     def predict(self, indices: NDArray[np.integer]) -> NDArray[np.float64]:
         """Residuals predicted from the neighbours; zero where there are none."""
         known = inside(indices, self.shape)
-        keys = fiber_keys(np.where(known[:, None], indices, 0), self.shape, self.mode, self.ranks)
+        keys = self.axis.keys(np.where(known[:, None], indices, 0))
         return np.where(known, self._predict_keys(keys, itself=False), 0.0)
 
     def leave_one_out(self, indices: NDArray[np.integer]) -> NDArray[np.float64]:
         """Residuals of the model's own entries, each predicted without itself."""
-        return self._predict_keys(fiber_keys(indices, self.shape, self.mode, self.ranks), itself=True)
+        return self._predict_keys(self.axis.keys(indices), itself=True)
 
     def n_parameters(self) -> int:
-        """All residuals, and three numbers."""
-        return len(self.residuals) + 3
+        """All residuals, three numbers, and four of every season."""
+        return len(self.residuals) + 3 + self.seasons.size
 
     def supports(self, n_modes: int) -> bool:
         """As many modes as the entries had."""
         return len(self.shape) == n_modes
 
     def explain(self) -> dict[str, Any]:
-        """Along which mode, and the covariance."""
-        covariance = {name: float(getattr(self, name)) for name in COVARIANCE}
-        return super().explain() | {"mode": self.mode} | covariance
+        """Along which modes, and the covariance."""
+        covariance = {"near": self.near, "length": self.length, "far": self.far, "lags": self.seasons[:, 0].tolist()}
+        return super().explain() | {"modes": list(self.axis.modes)} | covariance
 
     def pack(self) -> Packed:
         """Residuals and covariance."""
-        config = {"mode": self.mode, "shape": list(self.shape)} | {name: getattr(self, name) for name in COVARIANCE}
-        return Packed(config, {name: torch.as_tensor(getattr(self, name)) for name in ARRAYS})
+        numbers = {"period": self.axis.period, "near": self.near, "length": self.length, "far": self.far}
+        arrays = {"coordinates": self.axis.coordinates, "keys": self.keys, "residuals": self.residuals}
+        arrays |= {"seasons": self.seasons} | {f"ranks.{k}": ranks for k, ranks in enumerate(self.axis.ranks)}
+        config = {"modes": list(self.axis.modes), "shape": list(self.shape)} | numbers
+        return Packed(config, {name: torch.as_tensor(array) for name, array in arrays.items()})
 
     @classmethod
     def unpack(cls, packed: Packed) -> Self:
-        """The stored residuals, if every position is one of the mode."""
-        config, (coordinates, ranks, keys, residuals) = packed.config, map(packed.array, ARRAYS)
-        shape = check_fibers(config["mode"], config["shape"], keys, residuals)
-        check_order(shape[config["mode"]], coordinates, ranks)
-        covariance = {name: float(config[name]) for name in COVARIANCE}  # compiled for floats
-        require(all(0 <= one < MAX_CELLS for one in covariance.values()) and covariance["length"], "covariance")
-        return cls(config["mode"], shape, coordinates, ranks, keys, residuals, **covariance)
+        """The stored residuals, if every position is one of the axis."""
+        config, (coordinates, keys, residuals, seasons) = packed.config, map(packed.array, ARRAYS)
+        modes = whole_numbers(config["modes"])
+        ranks = tuple(packed.array(f"ranks.{k}") for k in range(len(modes)))
+        numbers = {name: float(config[name]) for name in COVARIANCE}  # compiled for floats
+        require(all(0 <= one < MAX_CELLS for one in numbers.values()) and numbers["length"], "covariance")
+        axis = Axis(modes, whole_numbers(config["shape"]), ranks, coordinates, numbers.pop("period"))
+        check_axis(axis, keys, residuals)
+        require(is_array(seasons, np.float64, len(seasons), 4) and len(seasons) <= TUNING.seasons, "seasons")
+        require(bool(((seasons > 0) & (seasons < MAX_CELLS)).all() and (seasons[:, 0] >= 1).all()), "seasons")
+        return cls(axis, keys, residuals, seasons=seasons, **numbers)
+
+    # --- covariance and neighbours
+
+    def _with_season(self, lag: float) -> Kriging:
+        """With one more season, and the other shares a little smaller, so that there is room for it."""
+        others = self.seasons * (1, TUNING.room, 1, 1)
+        seasons = np.concatenate([others, [[lag, *TUNING.first_season]]])
+        return replace(self, near=TUNING.room * self.near, far=TUNING.room * self.far, seasons=seasons)
+
+    def _set(self, number: str, value: float) -> Kriging:
+        """With another value of one number of the covariance; those of the last season begin with its name."""
+        if number not in SEASON_NUMBERS:
+            changed: dict[str, Any] = {number: value}
+            return replace(self, **changed)
+        seasons = self.seasons.copy()
+        seasons[-1, SEASON_NUMBERS.index(number)] = value
+        return replace(self, seasons=seasons)
+
+    def _share(self) -> float:
+        """Of the variance that is not noise."""
+        return float(self.near + self.far + self.seasons[:, 1].sum())
+
+    def _correlation(self, some: NDArray[np.integer], lag: int) -> float:
+        """Of residuals that are a lag apart along a fiber; the first ones at places ``some``."""
+        key, size = self.keys[some], self.axis.size
+        there = self._shifts(lag)[0][key % size]
+        wanted = key - key % size + there
+        at = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
+        both = (there >= 0) & (self.keys[at] == wanted)
+        one, other = (self.residuals[rows[both]].astype(np.float64) for rows in (some, at))
+        scale = np.sqrt((one @ one) * (other @ other))
+        return float(one @ other / scale) if both.sum() >= TUNING.min_lag_pairs and scale else 0.0
+
+    def _shifts(self, lag: float) -> NDArray[np.int64]:
+        """The position a lag after every position, and before it, ``(2, positions)``; -1 where there is none."""
+        coordinates = self.axis.coordinates
+        shifts = np.empty((2, len(coordinates)), dtype=np.int64)
+        for row, sign in zip(shifts, (1, -1), strict=True):
+            wanted = coordinates + sign * lag
+            at = np.minimum(np.searchsorted(coordinates, wanted - 0.5), len(coordinates) - 1)
+            row[:] = np.where(np.abs(coordinates[at] - wanted) < 0.5, at, -1)
+        return shifts
+
+    def _neighbours(self, keys: NDArray[np.int64], *, itself: bool) -> Found:
+        shifts = [self._shifts(lag) for lag in self.seasons[:, 0]]
+        return find_neighbours(
+            keys, self.keys, self.axis.size, np.concatenate([np.empty((0, self.axis.size), np.int64), *shifts]),
+            sides=(NEIGHBOURS_PER_SIDE, NEIGHBOURS_PER_LAG), cyclic=self.axis.period > 0, itself=itself,
+        )  # fmt: skip
+
+    def _predict_from(self, keys: NDArray[np.int64], found: Found) -> NDArray[np.float64]:
+        smooth = np.array([[self.near, self.length], [self.far, FAR_LENGTH]])
+        covariance = Covariance(self.axis.coordinates, self.axis.period, smooth, self.seasons)
+        return predict_from_neighbours(keys, found, self.keys, self.residuals, self.axis.size, covariance)
 
     def _predict_keys(self, keys: NDArray[np.int64], *, itself: bool) -> NDArray[np.float64]:
-        if self.near + self.far == 0 or not len(self.keys):
-            return np.zeros(len(keys))
-        observed = (self.keys, self.residuals, self.coordinates, self.shape[self.mode], self.period)
-        covariance = (self.near, self.length, self.far, FAR_LENGTH)
-        return predict_from_neighbours(keys, *observed, *covariance, NEIGHBOURS_PER_SIDE, int(itself))
+        predictions = np.zeros(len(keys))
+        if self._share() == 0 or not len(self.keys):
+            return predictions
+        order = np.argsort(keys)  # cells of one fiber read the same entries
+        for start in range(0, len(keys), CHUNK):
+            rows = order[start : start + CHUNK]
+            predictions[rows] = self._predict_from(keys[rows], self._neighbours(keys[rows], itself=itself))
+        return predictions
 
-    def _neighbours(self, keys: NDArray[np.int64], *, itself: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Residuals of the nearest entries and their distances from an entry, ``(entries, neighbours)`` each."""
-        size = self.shape[self.mode]
-        fiber, here = keys // size, self.coordinates[keys % size]
-        first = np.searchsorted(self.keys, fiber * size)
-        count = np.searchsorted(self.keys, (fiber + 1) * size) - first
-        place = np.searchsorted(self.keys, keys) - first
-        residuals: list[NDArray[np.float64]] = []
-        distances: list[NDArray[np.float64]] = []
-        for offset in [*range(-NEIGHBOURS_PER_SIDE, 0), *range(int(itself), NEIGHBOURS_PER_SIDE + int(itself))]:
-            at = place + offset
-            if self.period:  # around the cycle, but no neighbour twice
-                others = count - int(itself)
-                back = others // 2
-                there = (-offset <= back) if offset < 0 else (offset - int(itself) < others - back)
-                at = at % np.maximum(count, 1)
-            else:
-                there = (at >= 0) & (at < count)
-            row = np.where(there, first + at, 0)
-            gap = self.coordinates[self.keys[row] % size] - here
-            if self.period:
-                gap = (gap + self.period / 2) % self.period - self.period / 2
-            residuals.append(np.where(there, self.residuals[row], 0.0))
-            distances.append(np.where(there, gap, ABSENT_DISTANCE * (1 + len(distances))))
-        return np.stack(residuals, axis=1), np.stack(distances, axis=1)
 
-    def _predict_from(self, residuals: NDArray[np.float64], gaps: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Best linear prediction from neighbours, ``(entries,)``."""
-        apart = gaps[:, :, None] - gaps[:, None, :]
-        if self.period:
-            wrapped = (apart + self.period / 2) % self.period - self.period / 2
-            apart = np.where(np.abs(apart) < ABSENT_DISTANCE / 2, wrapped, apart)
-        system = self._covariance(apart)  # (entries, neighbours, neighbours)
-        each = np.arange(gaps.shape[1])
-        system[:, each, each] = 1.0
-        weights = np.linalg.solve(system, self._covariance(gaps)[:, :, None])[:, :, 0]
-        return np.einsum("en,en->e", weights, residuals)
+def _descend(start: Kriging, some: NDArray[np.integer], grids: Mapping[str, Sequence[float]]) -> tuple[Kriging, float]:
+    """The covariance with the lowest leave-one-out error, and that error; one number after the other is changed."""
+    queries, truth = start.keys[some], start.residuals[some].astype(np.float64)
+    found = start._neighbours(queries, itself=True)
 
-    def _covariance(self, gap: NDArray[np.float64]) -> NDArray[np.float64]:
-        distance = np.abs(gap)
-        return self.near * np.exp(-distance / self.length) + self.far * np.exp(-distance / FAR_LENGTH)
+    def error(model: Kriging) -> float:
+        return float(np.mean((truth - model._predict_from(queries, found)) ** 2))
+
+    best, lowest = start, error(start)
+    for _ in range(TUNING.passes):
+        before = lowest
+        for number, grid in grids.items():
+            for tried in (best._set(number, value) for value in grid):
+                if tried._share() <= TUNING.max_share and (found_error := error(tried)) < lowest:
+                    best, lowest = tried, found_error
+        if lowest > (1 - TUNING.min_pass_gain) * before:
+            break
+    return best, lowest

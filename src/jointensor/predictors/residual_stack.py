@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from jointensor.data.split import groups_of
 from jointensor.data.tensor import SparseTensor
+from jointensor.predictors.axes import axes_of
 from jointensor.predictors.base import Predictor
 from jointensor.predictors.fibers import can_be_numbered
 from jointensor.predictors.knn import KnnResiduals, fit_knn
@@ -73,7 +74,7 @@ def fit_residual_stack(
     folds: NDArray[np.integer],
     *,
     tables: bool = True,
-    along: Sequence[int] | None = None,
+    along: Sequence[tuple[int, ...]] | None = None,
     beside: Sequence[int] = (),
     groups: Sequence[int] = (),
 ) -> ResidualStack:
@@ -90,20 +91,18 @@ def fit_residual_stack(
     tables
         Whether tables are tried at all.
     along
-        Modes along which kriging is tried; all ordered ones where it is ``None``.
+        Modes of every axis along which kriging is tried; all axes of the tensor where it is ``None``.
     beside
         Modes along which nearest neighbours are tried.
     groups
         Modes whose labels, taken together, will be new in the queries.
     """
     draft = _Draft(residuals.astype(np.float64))
-    if along is None:
-        along = [n for n, mode in enumerate(tensor.modes) if mode.order != "none"]
-    untried = list(along) if can_be_numbered(tensor.shape) else []
+    untried = axes_of(tensor.modes) if along is None else list(along) if can_be_numbered(tensor.shape) else []
     while untried:
-        found = {n: _fit_kriging(tensor, n, draft.residuals) for n in untried}
-        best = max(untried, key=lambda n: draft.gain(found[n][1]))
-        if not draft.offer(f"local:{tensor.modes[best].name}", *found[best]):
+        found = {axis: _fit_kriging(tensor, axis, draft.residuals) for axis in untried}
+        best = max(untried, key=lambda axis: draft.gain(found[axis][1]))
+        if not draft.offer(_name_of(tensor, best), *found[best]):
             break
         untried.remove(best)
     if len(beside) and can_be_numbered(tensor.shape):
@@ -120,9 +119,9 @@ def fit_validated_kriging(
     valid: SparseTensor,
     valid_residuals: NDArray[np.floating],
     *,
-    along: Sequence[int],
+    along: Sequence[tuple[int, ...]],
 ) -> ResidualStack:
-    """Kriging of training residuals along ordered modes, as far as it predicts the residuals of validation entries.
+    """Kriging of training residuals along some axes, as far as it predicts the residuals of validation entries.
 
     Training residuals are smaller than those of other entries, so their predictions are scaled.
 
@@ -135,16 +134,16 @@ def fit_validated_kriging(
     valid, valid_residuals
         Entries that it was not fitted to, and their residuals.
     along
-        Modes along which kriging is tried.
+        Modes of every axis along which kriging is tried.
     """
     draft = _Draft(valid_residuals.astype(np.float64))
     untried = list(along) if can_be_numbered(train.shape) and len(train) and len(valid) else []
     least = MIN_GAIN + CHANCE_GAIN / max(len(valid), 1)
     remaining = residuals.astype(np.float64)
     while untried:
-        found = {n: _scaled_kriging(train, n, remaining, valid, draft.residuals) for n in untried}
-        best = max(untried, key=lambda n: draft.gain(found[n][1]))
-        if not draft.offer(f"local:{train.modes[best].name}", *found[best], least=least):
+        found = {axis: _scaled_kriging(train, axis, remaining, valid, draft.residuals) for axis in untried}
+        best = max(untried, key=lambda axis: draft.gain(found[axis][1]))
+        if not draft.offer(_name_of(train, best), *found[best], least=least):
             break
         untried.remove(best)
         if untried:
@@ -154,13 +153,13 @@ def fit_validated_kriging(
 
 def _scaled_kriging(
     train: SparseTensor,
-    mode: int,
+    axis: tuple[int, ...],
     residuals: NDArray[np.float64],
     valid: SparseTensor,
     wanted: NDArray[np.float64],
 ) -> tuple[Kriging, NDArray[np.float64]]:
-    """Kriging along a mode, scaled so that it predicts residuals of validation entries best; and its predictions."""
-    model = Kriging.of(train.indices, residuals, mode, train.modes[mode], train.shape).tuned()
+    """Kriging along an axis, scaled so that it predicts residuals of validation entries best; and its predictions."""
+    model = Kriging.of(train.indices, residuals, train.modes, axis).tuned()
     predictions = model.predict(valid.indices)
     squares = float(predictions @ predictions)
     scale = min(max(float(predictions @ wanted) / squares, 0.0), MAX_SCALE) if squares else 0.0
@@ -194,11 +193,16 @@ class _Draft:
         return True
 
 
+def _name_of(tensor: SparseTensor, axis: tuple[int, ...]) -> str:
+    """Of kriging along an axis, as messages and records have it."""
+    return f"local:{'+'.join(tensor.modes[n].name for n in axis)}"
+
+
 def _fit_kriging(
-    tensor: SparseTensor, mode: int, residuals: NDArray[np.float64]
+    tensor: SparseTensor, axis: tuple[int, ...], residuals: NDArray[np.float64]
 ) -> tuple[Kriging, NDArray[np.float64]]:
-    """Kriging along a mode, and its leave-one-out predictions."""
-    model = Kriging.of(tensor.indices, residuals, mode, tensor.modes[mode], tensor.shape).tuned()
+    """Kriging along an axis, and its leave-one-out predictions."""
+    model = Kriging.of(tensor.indices, residuals, tensor.modes, axis).tuned()
     return model, model.leave_one_out(tensor.indices)
 
 

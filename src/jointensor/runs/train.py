@@ -260,7 +260,7 @@ def stack_on_residuals(
         out = np.flatnonzero(folds == fold)
         some = Split(train.take(np.flatnonzero(folds != fold)), parts.valid, parts.test, parts.rule, parts.seed)
         residuals[out] = train.values[out] - fit_again(some).predict(train.indices[out])
-    along = [piece.numbers[0] for piece in blocks if piece.kind.residual_model == "kriging"]
+    along = [(piece.numbers[0],) for piece in blocks if piece.kind.residual_model == "kriging"]
     tables = any(piece.kind.residual_model == "tables" for piece in blocks)
     stack = fit_residual_stack(train, residuals, folds, tables=tables, along=along)
     return Ensemble((member,), stack.models, fallback, *bounds), list(stack.notes)

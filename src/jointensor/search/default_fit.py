@@ -17,6 +17,7 @@ import numpy as np
 
 from jointensor.data.split import Split
 from jointensor.predictors import Predictor
+from jointensor.predictors.axes import axes_of
 from jointensor.predictors.ensemble import Ensemble, Member
 from jointensor.predictors.residual_stack import ResidualStack, fit_validated_kriging
 from jointensor.predictors.tables import Tables
@@ -175,8 +176,8 @@ def _mean_of(parts: Split, fitted: Mapping[str, Predictor], weights: Mapping[str
 def _corrected(parts: Split, mean: Ensemble) -> tuple[Ensemble, ResidualStack]:
     """The mean with kriging of its residuals, where that validates better."""
     train, valid = parts.train, parts.valid
-    ordered = [n for n, mode in enumerate(train.modes) if mode.order != "none"]
-    residuals = [entries.values - mean.weighted_mean(entries.indices) if ordered else np.zeros(len(entries))
+    along = axes_of(train.modes)
+    residuals = [entries.values - mean.weighted_mean(entries.indices) if along else np.zeros(len(entries))
                  for entries in (train, valid)]  # fmt: skip
-    stack = fit_validated_kriging(train, residuals[0], valid, residuals[1], along=ordered)
+    stack = fit_validated_kriging(train, residuals[0], valid, residuals[1], along=along)
     return replace(mean, residual_models=stack.models), stack

@@ -15,7 +15,10 @@ from jointensor.data.tensor import SparseTensor
 from jointensor.models.blocks.spec import parse_blocks
 from jointensor.models.joint import JointModel
 from jointensor.predictors import Predictor, fit_bias, fit_tables, fit_trees, refit_tables
+from jointensor.predictors.axes import axes_of
 from jointensor.predictors.interpolation import Interpolation, best_interpolation
+from jointensor.predictors.kriged_tables import krige_tables
+from jointensor.predictors.tables import Tables
 from jointensor.search.interruption import StopRequested
 from jointensor.search.portfolio import Candidate
 from jointensor.search.settings import SETTINGS, SearchSettings
@@ -152,6 +155,32 @@ class InterpolationFamily(BiasFamily):
         return Interpolation.of(tensor, fits[0].mode, refit_tables(fits[0].fallback, tensor))
 
 
+class KrigedTablesFamily(BiasFamily):
+    """Shrunk tables with kriging of their residuals."""
+
+    def fit(self, candidate: Candidate, train: SparseTensor, valid: SparseTensor, options: FitOptions) -> Predictor:
+        """Along every axis on which that helps."""
+        del candidate
+        return _kriged(fit_tables(train, valid), fit_bias(train, valid), train, options)
+
+    def refit(self, candidate: Candidate, fits: Sequence[Any], tensor: SparseTensor, options: FitOptions) -> Predictor:
+        """With the shrinkage of the first fold."""
+        del candidate
+        before = fits[0]
+        tables = refit_tables(before.members[0].fits[0], tensor)
+        return _kriged(tables, refit_tables(before.fallback, tensor), tensor, options)
+
+    def tabulates(self, candidate: Candidate) -> bool:
+        """Yes."""
+        del candidate
+        return True
+
+
+def _kriged(tables: Tables, bias: Tables, train: SparseTensor, options: FitOptions) -> Predictor:
+    along = [axis for axis in axes_of(train.modes) if not options.groups or set(axis) <= set(options.groups)]
+    return krige_tables(tables, bias, train, along=along, groups=options.groups, seed=options.seed)
+
+
 class TreesFamily(Family):
     """Boosted trees on target encoding."""
 
@@ -264,6 +293,7 @@ FAMILIES: dict[str, Family] = {
     "bias": BiasFamily(),
     "tables": TablesFamily(),
     "interpolation": InterpolationFamily(),
+    "kriging": KrigedTablesFamily(),
     "exact": ExactFamily(),
     "trees": TreesFamily(),
     "gibbs": GibbsFamily(),

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from jointensor.data.split import FOLDS, Split, groups_of, held_out, make_folds
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError
+from jointensor.predictors.axes import axes_of
 from jointensor.predictors.dependencies import dependency_table, find_dependency, seen_elsewhere
 from jointensor.predictors.tables import Table
 from jointensor.search.settings import SETTINGS, SearchSettings
@@ -79,14 +80,13 @@ class Folds:
         """Predictions within the range of the values."""
         return np.clip(predicted, self.tensor.values.min(), self.tensor.values.max()).astype(np.float32)
 
-    def kriging_modes(self) -> list[int]:
-        """Ordered modes along which an entry to predict can have neighbours.
+    def kriging_axes(self) -> list[tuple[int, ...]]:
+        """Modes of every axis along which an entry to predict can have neighbours.
 
-        Along any mode that is not one of the groups' the neighbours are of the entry's own group, and new groups have
-        none.
+        Along an axis with any mode that is not one of the groups' the neighbours can be of the entry's own group, and
+        new groups have none.
         """
-        ordered = [n for n, mode in enumerate(self.tensor.modes) if mode.order != "none"]
-        return [n for n in ordered if n in self.groups] if self.groups else ordered
+        return [axis for axis in axes_of(self.tensor.modes) if not self.groups or set(axis) <= set(self.groups)]
 
     def knn_modes(self) -> list[int]:
         """Modes whose labels can have nearest neighbours, for the same reason."""

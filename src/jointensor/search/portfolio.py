@@ -13,7 +13,7 @@ import numpy as np
 from numba import get_num_threads
 
 from jointensor.data.tensor import SparseTensor
-from jointensor.predictors.interpolation import modes_to_interpolate
+from jointensor.predictors.axes import axes_of
 from jointensor.predictors.target_encoding import subsets_of
 from jointensor.search.settings import SETTINGS, SearchSettings
 
@@ -63,6 +63,10 @@ BIAS = Candidate("bias", "bias", 0, stage="core")
 """Additive biases: the candidate that is always there."""
 
 
+KRIGING = Candidate("tables+kriging", "kriging", 2, stage="core")
+"""Tables with kriging of their residuals, for tensors with an ordered mode."""
+
+
 def candidates_for(tensor: SparseTensor, settings: SearchSettings = SETTINGS) -> list[Candidate]:
     """Candidates worth trying on a tensor, those of the default fit first."""
     base = "mean+bias+tables" if tensor.n_modes > 2 else "mean+bias"
@@ -74,8 +78,8 @@ def candidates_for(tensor: SparseTensor, settings: SearchSettings = SETTINGS) ->
     ]
     julia = Candidate("julia:4/16", "joint", 6, (4, 16), stage="core")
     found = [BIAS, Candidate("tables", "tables", 1, stage="core")]
-    if modes_to_interpolate(tensor):
-        found.insert(1, Candidate("interp", "interpolation", 1, stage="core"))
+    if axes_of(tensor.modes):
+        found += [Candidate("interp", "interpolation", 1, stage="core"), KRIGING]
     if _exact_is_worth(tensor, settings):
         cp = Candidate("cp", "exact", 2, (settings.first_rank, 0), stage="core", max_share=0.25)
         found += [cp, julia, trees, *sampled]
@@ -117,7 +121,7 @@ def default_candidates(tensor: SparseTensor, settings: SearchSettings = SETTINGS
         found.insert(0, Candidate("cp", "exact", 2, (settings.first_rank, 0)))
     elif len(tensor) <= settings.max_sampled_entries:
         found = [Candidate(fm, "gibbs", 3, linear=fm), Candidate("trees", "trees", 5), *found]
-    return found
+    return [KRIGING, *found] if axes_of(tensor.modes) else found
 
 
 def _exact_is_worth(tensor: SparseTensor, settings: SearchSettings) -> bool:

@@ -80,7 +80,7 @@ def affordable_knn_modes(
 
 def fit_residual_models(data: Folds, stack: Stack, ensemble: Ensemble, plan: ResidualPlan) -> ResidualStack:
     """Residual models that reduce the error of out-of-fold predictions; of untouched entries, if there are some."""
-    along = data.kriging_modes()
+    along = data.kriging_axes()
     residuals = stack.truth - stack.mixed
 
     def fitted(entries: SparseTensor, values: NDArray[Any], folds: NDArray[Any], **how: Any) -> ResidualStack:

@@ -31,7 +31,7 @@ def prediction_seconds(data: Folds, members: Sequence[OutOfFold], folds: int, se
 
     None if there is no kriging, or so many folds that all entries have out-of-fold predictions.
     """
-    if folds == FOLDS or not len(data.untouched) or not data.kriging_modes():
+    if folds == FOLDS or not len(data.untouched) or not data.kriging_axes():
         return 0.0
     return len(data.tensor) * sum(one.predict_seconds * one.n_predicting(folds) for one in members)
 
