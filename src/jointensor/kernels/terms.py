@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from jointensor.kernels.rows import ModeView, RowSystems
+from jointensor.kernels.rows import ModeView, RowEntries, RowSystems
 
 CHUNK = 1 << 16
 """Entries that are evaluated at a time."""
@@ -100,7 +100,7 @@ def add_systems(rows: Rows, view: ModeView, targets: Tensor, systems: RowSums, r
         targets = targets.index_select(0, view.order)
         view = replace(view, order=torch.arange(len(view.order), dtype=torch.int32, device=targets.device))
     others = [block.tables[m] for m in rows.others]
-    gram, right = row_systems(view, others, targets, None, table.shape[1], sums=block.sums)
+    gram, right = row_systems(RowEntries(view, others, targets, sums=block.sums), table.shape[1])
     systems.gram.add_(gram)
     systems.right.add_(right)
     systems.squares.add_(sum_of_squares(targets))

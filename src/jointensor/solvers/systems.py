@@ -10,7 +10,7 @@ from torch import Tensor
 from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.distributed.sharded_rows import share_engine
 from jointensor.kernels import Engine
-from jointensor.kernels.rows import ModeView, khatri_rao
+from jointensor.kernels.rows import ModeView, RowEntries, khatri_rao
 from jointensor.models.blocks.base import Block
 from jointensor.models.blocks.fm import SharedPairs
 from jointensor.models.joint import evaluate_in_batches
@@ -130,9 +130,8 @@ class SystemsInMemory:
         if prior.scale is not None:  # once in a product, in every term of a sum
             others = [table * prior.scale if sums or m == 0 else table for m, table in enumerate(others)]
         targets = self._noisy(self.targets - self.values[self.name] if sums else self.targets, noise)
-        values = self.engine.solve_rows(
-            view, others, targets, self.weights, prior.ridge, out, prior=prior.mean, evaluate=last, sums=sums
-        )
+        entries = RowEntries(view, others, targets, self.weights, sums)
+        values = self.engine.solve_rows(entries, prior.ridge, out, prior=prior.mean, evaluate=last)
         if not last:
             return
         if not sums:
@@ -150,28 +149,27 @@ class SystemsInMemory:
 
     def implicit_systems(self, k: int, noise: float) -> tuple[Tensor, Tensor]:
         """Systems of the rows of mode a, for changes of z."""
-        view, others = self._beside_implicit(k)
-        targets = self._noisy(self.targets - self.values[self.name], noise)
-        rank = others[0].shape[1]
-        return self.engine.row_systems(view, others, targets, self.weights, rank, sums=True)
+        entries = self._beside_implicit(k, self._noisy(self.targets - self.values[self.name], noise))
+        return self.engine.row_systems(entries, entries.others[0].shape[1])
 
     def end_implicit(self, k: int, change: Tensor) -> None:
         """Values change with z."""
-        view, others = self._beside_implicit(k)
+        entries = self._beside_implicit(k, self.targets)
+        view = entries.view
         self.processes.broadcast_(self.block.extra_tables[k])  # sums in another order must not lead to another table
         values = torch.empty_like(self.targets)
         rows = view.remember("rows", lambda: torch.repeat_interleave(view.counts))  # of the sorted entries
         for start in range(0, len(rows), BATCH):
             part = slice(start, start + BATCH)
-            h = khatri_rao(view, others, part, change, sums=True)
+            h = khatri_rao(entries, part, change)
             values[view.order[part].long()] = (h * change.index_select(0, rows[part])).sum(dim=1)
         self.values[self.name] = self.values[self.name] + values
 
-    def _beside_implicit(self, k: int) -> tuple[ModeView, list[Tensor]]:
-        """Entries sorted by the mode that the k-th table of implicit feedback adds to, and vectors of other modes."""
+    def _beside_implicit(self, k: int, targets: Tensor) -> RowEntries:
+        """Entries sorted by the mode that the k-th table of implicit feedback adds to, with vectors of other modes."""
         a = cast(SharedPairs, self.block).implicit_feedback[k].a
         others = [table for m, table in enumerate(self.block.effective_tables()) if m != a]
-        return self.views[self.block.row_key, a], others
+        return RowEntries(self.views[self.block.row_key, a], others, targets, self.weights, sums=True)
 
     def _noisy(self, targets: Tensor, noise: float) -> Tensor:
         return targets + self.processes.randn_like(targets) * noise**0.5 if noise else targets
