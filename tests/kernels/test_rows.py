@@ -23,7 +23,7 @@ from jointensor.kernels import (
     rows,
     solve_rows,
 )
-from jointensor.kernels.bfloat16 import linear_relu_linear_16
+from jointensor.kernels.engines import linear_relu_linear_16
 from jointensor.kernels.rows import DIAGONAL_LIFT, row_systems, solve_in_blocks
 from jointensor.models.joint import JointModel
 

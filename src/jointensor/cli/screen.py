@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
-from jointensor.cli.terminal import json_text, visible
+from jointensor.cli.terminal import LINE_EVERY, json_text, visible
 from jointensor.evaluation.components import Components
 from jointensor.report.pages import figure_rows
 from jointensor.reproduce.study import Outcome
@@ -25,10 +25,6 @@ from jointensor.runs.compare_table import TITLES, shown_fields
 from jointensor.runs.config import Listener
 from jointensor.runs.select import Selection
 from jointensor.training.history import Epoch
-
-LINE_EVERY = 5.0
-"""Seconds between progress lines where there is no terminal."""
-
 
 WIDE = 140
 """Columns that a comparison takes in full; also the width where there is no terminal."""

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.functional import linear, relu
 
 from jointensor.errors import ConfigError
-from jointensor.kernels.bfloat16 import linear_relu_linear_16, multiplies_bfloat16
 from jointensor.kernels.rows import ModeView, RowSolver, RowSystems, row_systems, solve_rows
 from jointensor.kernels.terms import Biases, Terms, add_biases, add_numbers, subtract_terms
 from jointensor.registry import nearest
@@ -25,6 +28,9 @@ ENGINES = ("auto", "reference", "numba", "triton")
 
 REQUIRED_PACKAGES = {"numba": ("numba", "threadpoolctl"), "triton": ("triton",)}
 """Packages without which the reference engine is used."""
+
+MIN_SHORT_WEIGHTS = 4096
+"""Weights of a layer from which on products of fewer bits are faster; smaller layers spend their time elsewhere."""
 
 Operation = Callable[..., Tensor]
 Indices = NDArray[np.int32]
@@ -108,3 +114,23 @@ def _triton() -> Engine:
         short_operations={"two_layers": triton_mlp.linear_relu_linear_short},
         replays_steps=True,
     )
+
+
+def linear_relu_linear_16(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
+    """Two linear layers with a ReLU between them, in 16 bits while training, for CPUs with instructions for it.
+
+    ``(batch, D)`` → ``(batch, F)`` with weights ``(H, D)``, ``(H,)``, ``(F, H)``, ``(F,)``.
+    Weights, sums of gradients and everything else stay in 32 bits, and predictions are made in 32 bits.
+    """
+    with torch.autocast("cpu", torch.bfloat16, enabled=torch.is_grad_enabled() and w1.numel() >= MIN_SHORT_WEIGHTS):
+        return linear(relu(linear(x, w1, b1)), w2, b2).to(x.dtype)
+
+
+@lru_cache(maxsize=1)
+def multiplies_bfloat16() -> bool:
+    """Whether the CPU has instructions for 16 bits, as far as the system says."""
+    try:
+        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return "avx512_bf16" in flags or "amx_bf16" in flags

@@ -15,9 +15,6 @@ from jointensor.kernels.rows import ModeView, RowEntries, RowSystems
 CHUNK = 1 << 16
 """Entries that are evaluated at a time."""
 
-SQUARES_CHUNK = 1 << 16
-"""Numbers whose squares are added up in 32 bits; their sums are added up in 64."""
-
 
 @dataclass(frozen=True)
 class Term:
@@ -107,8 +104,8 @@ def add_systems(rows: Rows, view: ModeView, targets: Tensor, systems: RowSums, r
 
 
 def sum_of_squares(numbers: Tensor) -> float:
-    """Σ of squares, chunk by chunk."""
-    return math.fsum(float(torch.dot(part, part)) for part in torch.split(numbers, SQUARES_CHUNK))
+    """Σ of squares; those of a chunk are added up in 32 bits, their sums in 64."""
+    return math.fsum(float(torch.dot(part, part)) for part in torch.split(numbers, CHUNK))
 
 
 def add_numbers(indices: Tensor, mode: int, targets: Tensor, sums: Tensor) -> None:

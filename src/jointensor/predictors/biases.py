@@ -8,8 +8,8 @@ in rounds over all modes. λ and the number of rounds are those with the lowest 
 entries λ is :data:`DEFAULT_SHRINKAGE`, and rounds go on until the penalised training error has converged.
 
 All that the algorithm needs of the training entries is the sum of their residuals by label (:class:`BiasEntries`), so
-entries may lie in NumPy arrays (:func:`fit_bias`), in tensors on a device (:func:`fit_bias_on_device`), or in shards on
-disk (:func:`fit_bias_streamed`).
+entries may lie in memory (:func:`fit_bias`; :func:`fit_bias_on_device` takes tensors on a device) or in shards on disk
+(:func:`fit_bias_streamed`).
 """
 
 from __future__ import annotations
@@ -133,74 +133,59 @@ def _to_numpy(values: Vector) -> NDArray[Any]:
     return values.cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
 
 
-class _EntriesInMemory(BiasEntries):
-    """Entries whose residuals are kept and updated: one fit at a time, so that they are kept once."""
-
-    def __init__(
-        self, mean: float, train: _Columns, valid: _Columns, sum_by_label: Sequence[Callable[[Vector], Vector]]
-    ) -> None:
-        self.mean, self.train, self.valid, self.sum_by_label = mean, train, valid, sum_by_label
-        self.counts = [one(0 * train.values + 1) for one in sum_by_label]
-
-    def fit(self) -> Tables:
-        """The biases, with the λ that validates best."""
-        grid = SHRINKAGE_GRID if len(self.valid.values) else (DEFAULT_SHRINKAGE,)
-        return _as_tables(min(map(self._fit_one, grid), key=lambda fit: fit.lowest), self)
-
-    def _fit_one(self, shrinkage: float) -> BiasFit:
-        self.residuals, self.valid_residuals = self.train.values - self.mean, self.valid.values - self.mean
-        return backfit(self, (shrinkage,))
-
-    def residual_sums(self, n: int, fits: Sequence[BiasFit]) -> Iterator[tuple[Vector, float]]:
-        squares = 0.0 if len(self.valid.values) else float(self.residuals @ self.residuals)
-        for _ in fits:
-            yield self.sum_by_label[n](self.residuals), squares
-
-    def changed(self, n: int, step: Vector) -> None:
-        self.residuals -= step[self.train.labels[n]]
-        self.valid_residuals -= step[self.valid.labels[n]]
-
-    def validation_error(self, fit: BiasFit) -> float | None:
-        return math.sqrt((self.valid_residuals**2).mean()) if len(self.valid.values) else None
-
-
-@dataclass(frozen=True)
-class _Columns:
-    """Labels of every mode, ``(entries,)`` each, and values in 64 bits, ``(entries,)``."""
-
-    labels: list[Any]
-    values: Vector
-
-
-def fit_bias(train: SparseTensor, valid: SparseTensor) -> Tables:
-    """The additive ridge-bias predictor: a mean, one number per label, one λ for all of them."""
-    parts = [
-        _Columns([np.ascontiguousarray(column) for column in part.indices.T], part.values.astype(np.float64))
-        for part in (train, valid)
-    ]
-
-    def sum_by_label(n: int) -> Callable[[Vector], Vector]:
-        return lambda values: np.bincount(parts[0].labels[n], values, minlength=train.shape[n])
-
-    mean = float(train.values.mean(dtype=np.float64))
-    return _EntriesInMemory(mean, parts[0], parts[1], [sum_by_label(n) for n in range(train.n_modes)]).fit()
-
-
 Entries = tuple[Tensor, Tensor]
 """Indices ``(entries, modes)`` and values ``(entries,)``, on a device."""
 
 
+class _EntriesInMemory(BiasEntries):
+    """Entries whose residuals are kept and updated: one fit at a time, so that they are kept once."""
+
+    def __init__(self, train: Entries, valid: Entries, shape: Sequence[int]) -> None:
+        self.labels, self.valid_labels = ([column.contiguous() for column in one[0].T] for one in (train, valid))
+        self.values, self.valid_values = train[1].double(), valid[1].double()  # (entries,) each
+        self.mean = float(self.values.mean())
+        self.sum_by_label = [_sums_by_label(column, size) for column, size in zip(self.labels, shape, strict=True)]
+        self.counts = [sums(torch.ones_like(self.values)) for sums in self.sum_by_label]
+
+    def fit(self) -> Tables:
+        """The biases, with the λ that validates best."""
+        grid = SHRINKAGE_GRID if len(self.valid_values) else (DEFAULT_SHRINKAGE,)
+        return _as_tables(min(map(self._fit_one, grid), key=lambda fit: fit.lowest), self)
+
+    def _fit_one(self, shrinkage: float) -> BiasFit:
+        self.residuals, self.valid_residuals = self.values - self.mean, self.valid_values - self.mean
+        return backfit(self, (shrinkage,))
+
+    def residual_sums(self, n: int, fits: Sequence[BiasFit]) -> Iterator[tuple[Vector, float]]:
+        squares = 0.0 if len(self.valid_values) else float(self.residuals @ self.residuals)
+        for _ in fits:
+            yield self.sum_by_label[n](self.residuals), squares
+
+    def changed(self, n: int, step: Vector) -> None:
+        self.residuals -= step[self.labels[n]]
+        self.valid_residuals -= step[self.valid_labels[n]]
+
+    def validation_error(self, fit: BiasFit) -> float | None:
+        return math.sqrt((self.valid_residuals**2).mean()) if len(self.valid_values) else None
+
+
+def fit_bias(train: SparseTensor, valid: SparseTensor) -> Tables:
+    """The additive ridge-bias predictor: a mean, one number per label, one λ for all of them."""
+    given = [tuple(map(torch.as_tensor, (part.indices.copy(), part.values.copy()))) for part in (train, valid)]
+    return fit_bias_on_device(given[0], given[1], train.shape)  # type: ignore[arg-type]
+
+
 def fit_bias_on_device(train: Entries, valid: Entries, shape: Sequence[int]) -> Tables:
-    """The same from tensors, which stay on their device; sums are taken in another order."""
-    parts = [_Columns([column.contiguous() for column in indices.T], v.double()) for indices, v in (train, valid)]
-    sums = [_running_sums(column, size) for column, size in zip(parts[0].labels, shape, strict=True)]
-    return _EntriesInMemory(float(parts[0].values.mean()), parts[0], parts[1], sums).fit()
+    """The same from tensors, which stay on their device."""
+    return _EntriesInMemory(train, valid, shape).fit()
 
 
-def _running_sums(labels: Tensor, size: int) -> Callable[[Tensor], Tensor]:
-    """Sums per label, ``(entries,)`` → ``(I_n,)``, as differences of running sums: on a GPU, additions to the same
+def _sums_by_label(labels: Tensor, size: int) -> Callable[[Tensor], Tensor]:
+    """Sums per label, ``(entries,)`` → ``(I_n,)``; on a GPU as differences of running sums, since additions to the same
     label would wait for each other.
     """
+    if not labels.is_cuda:
+        return lambda values: torch.bincount(labels, values, minlength=size)
     order, ends = torch.argsort(labels), torch.bincount(labels, minlength=size).cumsum(0)
 
     def sums(values: Tensor) -> Tensor:

@@ -7,8 +7,9 @@ summed into systems, in memory, by several processes or in passes over a disk, i
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -16,8 +17,12 @@ from torch import Tensor
 from jointensor.distributed.process_group import ProcessGroup
 from jointensor.models.blocks.base import Block
 from jointensor.models.blocks.fm import SharedPairs
+from jointensor.models.joint import evaluate_in_batches
 from jointensor.models.multilinear import Multilinear
 from jointensor.solvers.implicit_feedback import Seen, solve_implicit_feedback
+
+BATCH = 1 << 19
+"""Entries that a block is evaluated on at a time."""
 
 STATE, VALUES = "state/", "values/"
 """Prefixes of names in a saved state: of tables, and of values of training entries."""
@@ -43,45 +48,66 @@ class RowPrior(NamedTuple):
     """Of every component, ``(R,)``: ridge and mean hold for rows divided by it."""
 
 
-class Systems(Protocol):
-    """Sums over training entries, for one block after the other. Targets exclude the values of all other blocks."""
+class Systems(ABC):
+    """Sums over training entries, for one block after the other. Targets exclude the values of all other blocks.
 
-    indices: Tensor
-    """Entries whose values are kept, ``(entries, modes)``: all of this process, or a sample."""
-    values: dict[str, Tensor]
-    """Values of every block at these entries, ``(entries,)``."""
-    processes: ProcessGroup
+    Parameters
+    ----------
+    g
+        Whose blocks are solved.
+    indices
+        Entries whose values are kept, ``(entries, modes)``: all of this process, or a sample.
+    processes
+        The processes that have shares of the entries; sums are over all of them.
+    """
 
+    def __init__(self, g: Multilinear, indices: Tensor, processes: ProcessGroup) -> None:
+        self.blocks, self.indices, self.processes = g.named_blocks, indices, processes
+        self.values: dict[str, Tensor] = {}
+        """Values of every block at these entries, ``(entries,)``."""
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Compute the values of all blocks from their tables."""
+        self.values = {
+            name: evaluate_in_batches(block, self.indices, BATCH).clone() for name, block in self.blocks.items()
+        }
+
+    @abstractmethod
     def counts(self, block: Block, k: int) -> Tensor:
         """Entries of every row of a block's k-th table, ``(I,)``, of all processes."""
 
+    @abstractmethod
     def begin_sweep(self, targets: Any, weights: Tensor | None) -> None:
         """Begin a sweep; the type of the targets is that of the class."""
 
     def begin_block(self, name: str) -> None:
         """All that follows is about this block."""
+        self.name, self.block = name, self.blocks[name]
 
-    def end_block(self) -> None:
+    def end_block(self) -> None:  # noqa: B027 - there may be nothing to do
         """The block is solved."""
 
-    def end_sweep(self) -> None:
+    def end_sweep(self) -> None:  # noqa: B027 - there may be nothing to do
         """All blocks are solved."""
 
-    def refresh(self) -> None:
-        """Compute the values of all blocks from their tables."""
-
+    @abstractmethod
     def mean_squared_error(self) -> float:
         """Of all training entries, after the sweep."""
 
+    @abstractmethod
     def solve_constant(self, number: Tensor, noise: float) -> None:
         """Set a number to the mean of the targets; ``noise`` is the variance of noise that is added to targets."""
 
+    @abstractmethod
     def sums_by_row(self) -> tuple[Tensor, Tensor]:
         """Sum of the targets and sum of the weights of every row of the block's only table, ``(I,)`` each."""
 
+    @abstractmethod
     def end_numbers(self, table: Tensor, sums: Tensor, counts: Tensor) -> None:
         """The table is solved from these sums."""
 
+    @abstractmethod
     def solve_rows(self, k: int, prior: RowPrior, out: Tensor, rows: slice, *, noise: float, last: bool) -> None:
         """Solve for rows of the k-th table, divided by the prior's scale; of a sum over pairs, for a change of rows.
 
@@ -103,12 +129,18 @@ class Systems(Protocol):
 
     def evaluate(self) -> None:
         """Compute the values of the block from its tables."""
+        self.values[self.name] = evaluate_in_batches(self.block, self.indices, BATCH)
 
     def implicit_systems(self, k: int, noise: float) -> tuple[Tensor, Tensor]:
-        """Systems of the rows that the k-th table of implicit feedback adds to, ``(I_a, R, R)`` and ``(I_a, R)``."""
+        """Systems of the rows that the k-th table of implicit feedback adds to, ``(I_a, R, R)`` and ``(I_a, R)``.
+
+        It needs all entries in memory: ``Kind.streamable`` refuses it for others.
+        """
+        raise NotImplementedError("implicit feedback from entries on disk")
 
     def end_implicit(self, k: int, change: Tensor) -> None:
         """The table is solved; its sums changed by so much, ``(I_a, R)``."""
+        raise NotImplementedError("implicit feedback from entries on disk")
 
 
 class Als:

@@ -13,15 +13,11 @@ from jointensor.kernels import Engine
 from jointensor.kernels.rows import ModeView, RowEntries, khatri_rao
 from jointensor.models.blocks.base import Block
 from jointensor.models.blocks.fm import SharedPairs
-from jointensor.models.joint import evaluate_in_batches
 from jointensor.models.multilinear import Multilinear
-from jointensor.solvers.als import RowPrior
-
-BATCH = 1 << 19
-"""Entries that a block is evaluated on at a time."""
+from jointensor.solvers.als import BATCH, RowPrior, Systems
 
 
-class SystemsInMemory:
+class SystemsInMemory(Systems):
     """Keeps the entries sorted by every mode, and every block's values.
 
     Parameters
@@ -39,14 +35,13 @@ class SystemsInMemory:
     def __init__(
         self, g: Multilinear, indices: Tensor, engine: Engine, processes: ProcessGroup = SINGLE_PROCESS
     ) -> None:
-        self.blocks, self.indices, self.processes = g.named_blocks, indices, processes
+        super().__init__(g, indices, processes)
         self.engine = share_engine(engine, processes)
         self.views: dict[tuple[tuple[int, ...], int], ModeView] = {}
         """Entries sorted by the rows of a table; blocks that look up the same rows share them."""
         for block in self.blocks.values():
             self._sort(block)
         self.row_counts = {key: processes.sum_(view.counts) for key, view in self.views.items()}
-        self.values: dict[str, Tensor] = {}
         self.refresh()
 
     def _sort(self, block: Block) -> None:
@@ -61,13 +56,6 @@ class SystemsInMemory:
         """Entries of every row, of all processes."""
         return self.row_counts[block.row_key, k]
 
-    @torch.no_grad()
-    def refresh(self) -> None:
-        """Compute the values of all blocks from their tables."""
-        self.values = {
-            name: evaluate_in_batches(block, self.indices, BATCH).clone() for name, block in self.blocks.items()
-        }
-
     def begin_sweep(self, targets: Tensor, weights: Tensor | None) -> None:
         """``targets``: x − f of the training entries, ``(entries,)``."""
         self.weights = weights
@@ -75,16 +63,13 @@ class SystemsInMemory:
 
     def begin_block(self, name: str) -> None:
         """Targets of a block are the residuals of all others."""
-        self.name, self.block = name, self.blocks[name]
+        super().begin_block(name)
         self.targets = self.residuals + self.values[name]  # (entries,)
 
     def end_block(self) -> None:
         """Update the residuals."""
         self.residuals = self.targets - self.values[self.name]
         del self.targets  # as large as the values of a block
-
-    def end_sweep(self) -> None:
-        """Values are up to date."""
 
     def mean_squared_error(self) -> float:
         """Of all training entries."""
@@ -142,10 +127,6 @@ class SystemsInMemory:
             chosen[rows] = 1
             values = values * chosen.index_select(0, self.indices[:, self.block.table_modes[k]])
         self.values[self.name] = self.values[self.name] + values
-
-    def evaluate(self) -> None:
-        """Compute the values of the block from its tables."""
-        self.values[self.name] = evaluate_in_batches(self.block, self.indices, BATCH)
 
     def implicit_systems(self, k: int, noise: float) -> tuple[Tensor, Tensor]:
         """Systems of the rows of mode a, for changes of z."""

@@ -23,10 +23,8 @@ from jointensor.kernels import Engine
 from jointensor.kernels.rows import ModeView, solve_spd
 from jointensor.kernels.terms import Rows, RowSums, Term, Terms, add_systems, sum_of_squares
 from jointensor.models.blocks.base import Block
-from jointensor.models.joint import evaluate_in_batches
 from jointensor.models.multilinear import Multilinear
-from jointensor.solvers.als import RowPrior
-from jointensor.solvers.systems import BATCH
+from jointensor.solvers.als import RowPrior, Systems
 
 ROW_BYTES = 12
 """Bytes per number of a row's system: 8 while it is added up, 4 for the part of one shard."""
@@ -41,7 +39,7 @@ Shard = tuple[Tensor, Tensor]
 """Indices ``(entries, modes)`` and targets ``(entries,)`` of some entries."""
 
 
-class SystemsOnDisk:
+class SystemsOnDisk(Systems):
     """Sums over shards of entries.
 
     Parameters
@@ -66,8 +64,8 @@ class SystemsOnDisk:
         memory: int,
         processes: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
-        self.blocks, self.train, self.engine, self.memory = g.named_blocks, train, engine, memory
-        self.indices, self.processes = train.sample().indices, processes
+        super().__init__(g, train.sample().indices, processes)
+        self.train, self.engine, self.memory = train, engine, memory
         self.label_counts = [torch.from_numpy(one).to(train.device) for one in train.label_counts]
         self.frozen: Column | float = 0.0
         self.squares = 0.0
@@ -76,32 +74,17 @@ class SystemsOnDisk:
         """The block whose targets are on disk."""
         self.since: dict[str, Tensor] = {}
         """Parameters of blocks that were solved since then, as they were at that time."""
-        self.values: dict[str, Tensor] = {}
         self.refresh()
 
     def counts(self, block: Block, k: int) -> Tensor:
         """Entries of every row."""
         return self.label_counts[block.table_modes[k]]
 
-    @torch.no_grad()
-    def refresh(self) -> None:
-        """Compute the values of the entries in memory, which are a sample."""
-        self.values = {
-            name: evaluate_in_batches(block, self.indices, BATCH).clone() for name, block in self.blocks.items()
-        }
-
     def begin_sweep(self, targets: Column | float, weights: Tensor | None) -> None:
         """``targets``: the frozen half, subtracted from the training values."""
         if weights is not None:
             raise NotImplementedError("entries on disk have no weights")
         self.frozen, self.owner, self.since = targets, None, {}
-
-    def begin_block(self, name: str) -> None:
-        """Solve this block next."""
-        self.name, self.block = name, self.blocks[name]
-
-    def end_block(self) -> None:
-        """Targets of the next block are formed when they are needed."""
 
     def end_sweep(self) -> None:
         """Update the values of the sample."""
@@ -156,17 +139,6 @@ class SystemsOnDisk:
             solved[part] = _solve(systems, prior, part)
             self.squares += _squared_error(systems, torch.where(unused[part], before[part], solved[part]))
         out.copy_(solved)
-
-    def evaluate(self) -> None:
-        """Values of the sample are computed after the sweep."""
-
-    def implicit_systems(self, k: int, noise: float) -> tuple[Tensor, Tensor]:
-        """Implicit feedback needs all entries in memory: ``Kind.streamable`` refuses it before."""
-        raise NotImplementedError("implicit feedback from entries on disk")
-
-    def end_implicit(self, k: int, change: Tensor) -> None:
-        """As above."""
-        raise NotImplementedError("implicit feedback from entries on disk")
 
     def _targets(self) -> Iterator[Shard]:
         """Training values minus the frozen half and all other blocks."""
