@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import starmap
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from jointensor.data.shard_writer import ShardedTensor
 from jointensor.data.tensor import SparseTensor
 from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.kernels import Engine
-from jointensor.kernels.terms import Biases
+from jointensor.kernels.terms import Term, Terms, add_numbers
 from jointensor.predictors.tables import (
     DEFAULT_SHRINKAGE,
     MAX_ROUNDS,
@@ -53,7 +54,7 @@ class BiasFit:
     shrinkage: float
     effects: list[Vector]
     """b_n, ``(I_n,)`` each."""
-    squares: float = 0.0
+    squares: float
     """Sum of the squared training residuals."""
     lowest: float = math.inf
     best: list[Vector] = field(default_factory=list)
@@ -62,12 +63,12 @@ class BiasFit:
     """That round, counted from 1."""
     running: bool = True
 
-    def refit(self, n: int, sums: Vector, counts: Vector, squares: float) -> Vector:
+    def refit(self, n: int, sums: Vector, counts: Vector) -> Vector:
         """New biases of one mode from sums of residuals by label; returns by how much they changed, ``(I_n,)``."""
         old = self.effects[n]
         step = (sums + counts * old) / (counts + self.shrinkage) - old
         self.effects[n] = old + step
-        self.squares = squares - 2 * float(step @ sums) + float(step**2 @ counts)
+        self.squares += float(step**2 @ counts - 2 * step @ sums)
         return step
 
     def score(self, round_: int, validation_error: float | None) -> None:
@@ -88,12 +89,14 @@ class BiasEntries(ABC):
 
     mean: float
     """Of the training values."""
+    squares: float
+    """Sum of their squared deviations from it."""
     counts: Sequence[Vector]
     """Training entries of every label, ``(I_n,)`` for each mode."""
 
     @abstractmethod
-    def residual_sums(self, n: int, fits: Sequence[BiasFit]) -> Iterator[tuple[Vector, float]]:
-        """For every fit: residuals summed by label of mode n, ``(I_n,)``, and the sum of their squares."""
+    def residual_sums(self, n: int, fits: Sequence[BiasFit]) -> Sequence[Vector]:
+        """For every fit: residuals summed by label of mode n, ``(I_n,)``."""
 
     @abstractmethod
     def changed(self, n: int, step: Vector) -> None:
@@ -106,14 +109,14 @@ class BiasEntries(ABC):
 
 def backfit(entries: BiasEntries, grid: Sequence[float]) -> BiasFit:
     """The best fit among the λ of a grid, which are fitted side by side so that a pass serves all of them."""
-    fits = [BiasFit(shrinkage, [0.0 * counts for counts in entries.counts]) for shrinkage in grid]
+    fits = [BiasFit(shrinkage, [0.0 * counts for counts in entries.counts], entries.squares) for shrinkage in grid]
     for round_ in range(1, MAX_ROUNDS + 1):
         running = [fit for fit in fits if fit.running]
         if not running:
             break
         for n, counts in enumerate(entries.counts):
-            for fit, (sums, squares) in zip(running, entries.residual_sums(n, running), strict=True):
-                entries.changed(n, fit.refit(n, sums, counts, squares))
+            for fit, sums in zip(running, entries.residual_sums(n, running), strict=True):
+                entries.changed(n, fit.refit(n, sums, counts))
         for fit in running:
             fit.score(round_, entries.validation_error(fit))
     return min(fits, key=lambda fit: fit.lowest)
@@ -144,6 +147,7 @@ class _EntriesInMemory(BiasEntries):
         self.labels, self.valid_labels = ([column.contiguous() for column in one[0].T] for one in (train, valid))
         self.values, self.valid_values = train[1].double(), valid[1].double()  # (entries,) each
         self.mean = float(self.values.mean())
+        self.squares = float((self.values - self.mean).square().sum())
         self.sum_by_label = [_sums_by_label(column, size) for column, size in zip(self.labels, shape, strict=True)]
         self.counts = [sums(torch.ones_like(self.values)) for sums in self.sum_by_label]
 
@@ -156,10 +160,8 @@ class _EntriesInMemory(BiasEntries):
         self.residuals, self.valid_residuals = self.values - self.mean, self.valid_values - self.mean
         return backfit(self, (shrinkage,))
 
-    def residual_sums(self, n: int, fits: Sequence[BiasFit]) -> Iterator[tuple[Vector, float]]:
-        squares = 0.0 if len(self.valid_values) else float(self.residuals @ self.residuals)
-        for _ in fits:
-            yield self.sum_by_label[n](self.residuals), squares
+    def residual_sums(self, n: int, fits: Sequence[BiasFit]) -> Sequence[Vector]:
+        return [self.sum_by_label[n](self.residuals) for _ in fits]
 
     def changed(self, n: int, step: Vector) -> None:
         self.residuals -= step[self.labels[n]]
@@ -200,20 +202,21 @@ class _EntriesOnDisk(BiasEntries):
     """Entries in shards: residuals are computed anew in every pass."""
 
     def __init__(self, tensor: ShardedTensor, engine: Engine, processes: ProcessGroup) -> None:
-        self.train, self.mean, self.counts, self.valid = tensor.train, tensor.summary.mean, tensor.counts, tensor.valid
+        self.train, self.counts, self.valid = tensor.train, tensor.counts, tensor.valid
+        self.mean, self.squares = tensor.summary.mean, tensor.summary.squares
         self.engine, self.processes = engine, processes
-        self.starts = np.cumsum([0, *tensor.shape])[:-1]
 
-    def residual_sums(self, n: int, fits: Sequence[BiasFit]) -> Iterator[tuple[Vector, float]]:
-        effects = np.stack([np.concatenate(fit.effects) for fit in fits], axis=1)  # (labels of all modes, fits)
-        biases = Biases(self.mean, effects, self.starts)
-        sums, squares = np.zeros((len(self.counts[n]), len(fits))), np.zeros(len(fits))
+    def residual_sums(self, n: int, fits: Sequence[BiasFit]) -> Sequence[Vector]:
+        terms = [Terms(self.mean, tuple(starmap(_term, enumerate(fit.effects)))) for fit in fits]
+        sums = torch.zeros(len(fits), len(self.counts[n]), dtype=torch.float64)
         for block in self.train.blocks():
-            squares += self.engine.add_biases(biases, n, (block.indices, block.values), sums)
-        every = (
-            self.processes.sum_(torch.from_numpy(np.vstack([sums, squares])).to(self.processes.device)).cpu().numpy()
-        )
-        yield from zip(every[:-1].T, every[-1].tolist(), strict=True)
+            indices, values = torch.from_numpy(block.indices), torch.from_numpy(block.values)
+            for one, total in zip(terms, sums, strict=True):
+                residuals = values.clone()
+                self.engine.subtract_terms(one, indices, residuals)
+                add_numbers(indices, n, residuals, total)
+        summed: NDArray[np.float64] = self.processes.sum_(sums.to(self.processes.device)).cpu().numpy()
+        return list(summed)
 
     def changed(self, n: int, step: Vector) -> None:
         pass
@@ -224,6 +227,10 @@ class _EntriesOnDisk(BiasEntries):
             return None
         predicted = sum(effects[valid.indices[:, n]] for n, effects in enumerate(fit.effects))
         return math.sqrt(np.mean((valid.values - self.mean - predicted) ** 2))
+
+
+def _term(mode: int, effects: NDArray[np.float64]) -> Term:
+    return Term((mode,), (torch.from_numpy(effects[:, None].astype(np.float32)),))
 
 
 def fit_bias_streamed(tensor: ShardedTensor, engine: Engine, processes: ProcessGroup = SINGLE_PROCESS) -> Tables:

@@ -144,7 +144,7 @@ class Systems(ABC):
 
 
 class Als:
-    """Sweeps over the blocks of g.
+    """Sweeps over the blocks of g; its steps are those of :class:`jointensor.models.blocks.base.SolveSteps`.
 
     The ridge of a row is ``ridge · n``, with n the number of its entries, for blocks over several modes, and ``pull``
     for blocks of numbers. Both are in units of the values' spread, so that values of another scale give the same fit
@@ -168,7 +168,7 @@ class Als:
         self.blocks = g.named_blocks
         self.ridge, self.pull = 0.0, 0.0
         """Ridge of blocks over several modes (λ), as a share of each row's entries, and of numbers (κ), in entries."""
-        self.implicit_feedback: dict[tuple[str, int], Seen] = {}
+        self.seen_pairs: dict[tuple[str, int], Seen] = {}
         """Matrices of implicit feedback by block and table, made at their first use."""
 
     @property
@@ -240,7 +240,7 @@ class Als:
     def solve_block(self, name: str) -> None:
         """Solve one block for the targets of this sweep, all other blocks fixed."""
         self.systems.begin_block(name)
-        self.blocks[name].solve(BlockSteps(self, name))
+        self.blocks[name].solve(self)
         self.systems.end_block()
 
     # priors; samplers have their own
@@ -283,37 +283,33 @@ class Als:
         counts = counts[counts > 0].to(table.dtype)
         return torch.full_like(table[0], self.spread * self.ridge) * counts.mean(), torch.zeros_like(table)
 
-
-class BlockSteps:
-    """Steps of a solver for one block: :class:`jointensor.models.blocks.base.SolveSteps`."""
-
-    def __init__(self, als: Als, name: str) -> None:
-        self.als, self.name = als, name
-        self.block, self.systems = als.blocks[name], als.systems
+    # steps that blocks are solved by: SolveSteps, for the block that the systems are about
 
     def constant(self, number: Tensor) -> None:
         """One number: the mean of the targets."""
-        self.systems.solve_constant(number, self.als.noise)
+        self.systems.solve_constant(number, self.noise)
 
     def numbers(self, rows: int | None = None) -> None:
         """One number per row: sums over its entries, without matrices."""
-        (table,) = self.block.tables
+        block = self.systems.block
+        (table,) = block.tables
         sums, counts = self.systems.sums_by_row()
-        for group in self.als.row_groups(self.block, 0):
-            table[group, 0] = self.als.solve_numbers(self.name, sums, counts)[group].to(table.dtype)
+        for group in self.row_groups(block, 0):
+            table[group, 0] = self.solve_numbers(self.systems.name, sums, counts)[group].to(table.dtype)
         table[len(table) if rows is None else rows :] = 0.0
         self.systems.end_numbers(table, sums, counts)
 
     def products(self) -> None:
         """Rows of one table after the other."""
-        tables = self.block.tables
+        name, block = self.systems.name, self.systems.block
+        tables = block.tables
         for k, table in enumerate(tables):
-            groups = self.als.row_groups(self.block, k)
+            groups = self.row_groups(block, k)
             for rows in groups:
-                prior = self.als.row_prior(self.name, k)
+                prior = self.row_prior(name, k)
                 solved = table if len(groups) == 1 else table.clone()
                 last = k == len(tables) - 1 and len(groups) == 1
-                self.systems.solve_rows(k, prior, solved, rows, noise=self.als.noise, last=last)
+                self.systems.solve_rows(k, prior, solved, rows, noise=self.noise, last=last)
                 if prior.scale is not None:
                     solved.mul_(prior.scale)
                 table[rows] = solved[rows]
@@ -323,25 +319,27 @@ class BlockSteps:
 
     def pairs(self) -> None:
         """Changes of rows of one table after the other: a sum over pairs has terms without the rows that are solved."""
-        for k, table in enumerate(self.block.tables):
-            for rows in self.als.row_groups(self.block, k):
-                prior = self.als.row_prior(self.name, k)
+        name, block = self.systems.name, self.systems.block
+        for k, table in enumerate(block.tables):
+            for rows in self.row_groups(block, k):
+                prior = self.row_prior(name, k)
                 scale = torch.ones_like(table[0]) if prior.scale is None else prior.scale
                 mean = -table / scale if prior.mean is None else prior.mean - table / scale
                 change = torch.zeros_like(table)
                 self.systems.solve_rows(
-                    k, RowPrior(prior.ridge, mean, prior.scale), change, rows, noise=self.als.noise, last=True
+                    k, RowPrior(prior.ridge, mean, prior.scale), change, rows, noise=self.noise, last=True
                 )
                 table[rows] += (change * scale)[rows]
 
     def implicit_feedback(self, k: int) -> None:
         """A table of implicit feedback, by conjugate gradients."""
-        one = cast(SharedPairs, self.block).implicit_feedback[k]
-        systems = self.systems.implicit_systems(k, self.als.noise)
-        ridge, mean = self.als.implicit_prior(self.name, k)
-        if (self.name, k) not in self.als.implicit_feedback:
-            self.als.implicit_feedback[self.name, k] = Seen.of(one)
-        seen = self.als.implicit_feedback[self.name, k]
+        name, block = self.systems.name, cast(SharedPairs, self.systems.block)
+        one = block.implicit_feedback[k]
+        systems = self.systems.implicit_systems(k, self.noise)
+        ridge, mean = self.implicit_prior(name, k)
+        if (name, k) not in self.seen_pairs:
+            self.seen_pairs[name, k] = Seen.of(one)
+        seen = self.seen_pairs[name, k]
         self.systems.end_implicit(k, solve_implicit_feedback(one, seen, systems, ridge, mean))
 
 

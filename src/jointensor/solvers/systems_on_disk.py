@@ -20,8 +20,8 @@ from torch import Tensor
 from jointensor.data.store import Column, ShardedEntries
 from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.kernels import Engine
-from jointensor.kernels.rows import ModeView, solve_spd
-from jointensor.kernels.terms import Rows, RowSums, Term, Terms, add_systems, sum_of_squares
+from jointensor.kernels.rows import ModeView, RowEntries, solve_spd
+from jointensor.kernels.terms import RowSums, Term, Terms, add_numbers, sum_of_squares
 from jointensor.models.blocks.base import Block
 from jointensor.models.multilinear import Multilinear
 from jointensor.solvers.als import RowPrior, Systems
@@ -111,7 +111,7 @@ class SystemsOnDisk(Systems):
         (mode,), (table,) = self.block.table_modes, self.block.tables
         sums, squares = torch.zeros(len(table), dtype=torch.float64, device=table.device), 0.0
         for indices, targets in self._targets():
-            self.engine.add_numbers(indices, mode, targets, sums)
+            add_numbers(indices, mode, targets, sums)
             squares += sum_of_squares(targets)
         (self.squares,) = self.processes.sum(squares)
         self._remember(table)
@@ -134,7 +134,7 @@ class SystemsOnDisk(Systems):
         unused[rows] = False
         before = torch.zeros_like(out) if term.sums else self.block.tables[k].clone()  # of rows that are not used
         for some in self._ranges(out):
-            systems = self._add_up(Rows(term, k, some))
+            systems = self._add_up(term, k, some)
             part = slice(some.start, some.stop)
             solved[part] = _solve(systems, prior, part)
             self.squares += _squared_error(systems, torch.where(unused[part], before[part], solved[part]))
@@ -197,14 +197,15 @@ class SystemsOnDisk(Systems):
         step = max(1, min(size, self.memory // (ROW_BYTES * (rank * rank + rank))))
         return [range(start, min(start + step, size)) for start in range(0, size, step)]
 
-    def _add_up(self, rows: Rows) -> RowSums:
-        """The systems of some rows of a table."""
-        systems, mode = RowSums.zero(rows), rows.block.modes[rows.k]
-        others = [rows.block.modes[m] for m in rows.others]
-        for view, targets in self._sorted(rows.block, mode):
-            if len(others) < len(view.columns):
-                view = replace(view, columns=view.columns[[m - (m > mode) for m in others]])
-            add_systems(rows, view, targets, systems, self.engine.row_systems)
+    def _add_up(self, term: Term, k: int, rows: range) -> RowSums:
+        """The systems of some rows of the k-th table."""
+        systems, mode = RowSums.zero(len(rows), term.tables[k]), term.modes[k]
+        others = [m for m in range(len(term.tables)) if m != k]
+        modes, tables = [term.modes[m] for m in others], [term.tables[m] for m in others]
+        for view, targets in self._sorted(term, mode):
+            if len(modes) < len(view.columns):
+                view = replace(view, columns=view.columns[[n - (n > mode) for n in modes]])
+            systems.add(RowEntries(view, tables, targets, sums=term.sums), rows, self.engine.row_systems)
         for one in (systems.gram, systems.right, systems.squares):
             self.processes.sum_(one)
         return systems
@@ -223,7 +224,7 @@ class SystemsOnDisk(Systems):
                 yield self.train.view(k, mode), targets
                 continue
             others = [n for n in range(indices.shape[1]) if n != mode]
-            view = self.engine.sort_entries(indices, mode, others, len(self.label_counts[mode]))
+            view = ModeView.of(indices, mode, others, len(self.label_counts[mode]))
             self.train.keep_view(k, mode, view)
             yield view, targets
         self.train.sorted_modes.add(mode)
