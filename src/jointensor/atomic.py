@@ -88,11 +88,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file whole."""
-
-    def write(draft: Path) -> None:
-        draft.write_text(text, encoding="utf-8")
-
-    write_whole(path, write)
+    write_bytes(path, text.encode("utf-8"))
 
 
 def write_json(path: Path, data: Any) -> None:

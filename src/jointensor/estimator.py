@@ -176,11 +176,11 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         self.modes_: tuple[Mode, ...] = tensor.modes
         if self.rank == "auto":
             return self._search(tensor, seed)
+        if self.budget_fits is not None:
+            raise ConfigError(f"budget_fits={self.budget_fits} counts the fits of a search; it goes with rank='auto'")
         parts = split(tensor, test=0.0, valid=self.validation_fraction, seed=seed)
         if self._mixes(parts):
             return self._mix(parts, seed)
-        if self.budget_fits is not None:
-            raise ConfigError(f"budget_fits={self.budget_fits} counts the fits of a search; it goes with rank='auto'")
         recipe = make_recipe(self.recipe, **({} if self.loss is None else {"loss": self.loss}))
         self.fit_: Fit = fit(
             self._new_model(tensor.shape, recipe, seed),
@@ -203,8 +203,6 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
 
     def _mix(self, parts: Split, seed: int) -> TensorCompleter:
         """A few models, mixed by the validation entries."""
-        if self.budget_fits is not None:
-            raise ConfigError(f"budget_fits={self.budget_fits} counts the fits of a search; it goes with rank='auto'")
         with stop_on_interrupt() as stopping:
             seconds = math.inf if self.budget is None else self.budget
             options = FitOptions(seed, self.device, seconds=seconds, stopping=stopping)

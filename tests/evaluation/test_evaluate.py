@@ -7,7 +7,7 @@ import torch
 from jointensor import JointModel, Recipe, SparseTensor, evaluate, fit, split
 from jointensor.errors import DataError
 from jointensor.evaluation.evaluate import evaluate_entries
-from jointensor.predictors.joint import CHUNK
+from jointensor.predictors.base import CHUNK
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,18 @@ from hypothesis import strategies as st
 from torch.nn.functional import linear, relu
 
 from jointensor.errors import ConfigError
-from jointensor.kernels import ENGINES, ModeView, engines, numba_blas, numba_rows, pick_engine, rows, solve_rows
-from jointensor.kernels.bfloat16 import linear_relu_linear_16
+from jointensor.kernels import (
+    ENGINES,
+    ModeView,
+    RowEntries,
+    engines,
+    numba_blas,
+    numba_rows,
+    pick_engine,
+    rows,
+    solve_rows,
+)
+from jointensor.kernels.engines import linear_relu_linear_16
 from jointensor.kernels.rows import DIAGONAL_LIFT, row_systems, solve_in_blocks
 from jointensor.models.joint import JointModel
 
@@ -35,7 +45,8 @@ def solved(solver, indices, tables, targets, weights, mode, ridge, **options):
     view = ModeView.of(indices, mode, others, len(tables[mode]))
     table = tables[mode].clone()
     amount = torch.full((len(table),), float(ridge)) if np.isscalar(ridge) else ridge
-    values = solver(view, [tables[m] for m in others], targets, weights, amount, table, **options)
+    entries = RowEntries(view, [tables[m] for m in others], targets, weights, options.pop("sums", False))
+    values = solver(entries, amount, table, **options)
     return table, values
 
 
@@ -203,7 +214,7 @@ def test_rows_of_any_number_of_entries_are_the_ridge_solution(rank, weighed):
 def test_systems_are_those_of_the_reference(rank, weighed):
     indices, tables, targets, weights = rows_of_many_sizes(rank)
     view = ModeView.of(indices, 0, [1, 2], len(COUNTS))
-    asked = (view, tables[1:], targets, weights if weighed else None, rank)
+    asked = RowEntries(view, tables[1:], targets, weights if weighed else None), rank
     for found, expected in zip(numba_rows.row_systems_numba(*asked), row_systems(*asked), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-2)
 
@@ -278,11 +289,12 @@ def test_the_solver_leaves_the_threads_as_they_were(threads):
 FRESH = """
 import os, torch
 torch.set_num_threads(int(os.environ["THREADS"]))
-from jointensor.kernels import ModeView, pick_engine
+from jointensor.kernels import ModeView, RowEntries, pick_engine
 engine = pick_engine("auto", "cpu")
 indices = torch.tensor([[0, 0], [0, 1], [1, 0], [2, 1]])
 view, table = ModeView.of(indices, 0, [1], 3), torch.zeros(3, 1)
-engine.solve_rows(view, [torch.tensor([[1.0], [2.0]])], torch.tensor([1.0, 2.0, 3.0, 4.0]), None, torch.zeros(3), table)
+entries = RowEntries(view, [torch.tensor([[1.0], [2.0]])], torch.tensor([1.0, 2.0, 3.0, 4.0]))
+engine.solve_rows(entries, torch.zeros(3), table)
 print(torch.get_num_threads(), [round(x, 3) for x in table.flatten().tolist()])
 print(engine.first_use)
 """

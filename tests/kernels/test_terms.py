@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from jointensor.kernels import pick_engine
-from jointensor.kernels.terms import Biases, Rows, RowSums, Term, Terms, add_systems
+from jointensor.kernels import ModeView, RowEntries, pick_engine
+from jointensor.kernels.terms import RowSums, Term, Terms, add_numbers
 
 SHAPE = (7, 5, 6, 4)
 
@@ -49,12 +49,13 @@ def test_systems_of_rows_are_the_sums_over_their_entries(engine, sums, entries):
     loops = pick_engine(engine, "cpu")
     term = _term((0, 1, 3), 3, sums=sums)
     for k, rows in ((0, range(7)), (1, range(2, 4)), (2, range(4))):
-        asked = Rows(term, k, rows)
-        systems = RowSums.zero(asked)
+        systems = RowSums.zero(len(rows), term.tables[k])
+        tables = [table for m, table in enumerate(term.tables) if m != k]
         for part in (slice(0, 300), slice(300, 700)):
-            others = [term.modes[m] for m in asked.others]
-            view = loops.sort_entries(torch.from_numpy(indices[part]), term.modes[k], others, SHAPE[term.modes[k]])
-            add_systems(asked, view, torch.from_numpy(values[part]), systems, loops.row_systems)
+            others = [mode for m, mode in enumerate(term.modes) if m != k]
+            view = ModeView.of(torch.from_numpy(indices[part]), term.modes[k], others, SHAPE[term.modes[k]])
+            given = RowEntries(view, tables, torch.from_numpy(values[part]), sums=sums)
+            systems.add(given, rows, loops.row_systems)
         h = [table.double()[indices[:, n]] for n, table in zip(term.modes, term.tables, strict=True)]
         del h[k]
         h = (h[0] + h[1] if sums else h[0] * h[1]).numpy()
@@ -67,23 +68,8 @@ def test_systems_of_rows_are_the_sums_over_their_entries(engine, sums, entries):
         assert float(systems.squares) == pytest.approx(squares, rel=1e-5)
 
 
-@pytest.mark.parametrize("engine", ["reference", "numba"])
-def test_numbers_are_summed_by_label(engine, entries):
+def test_numbers_are_summed_by_label(entries):
     indices, values = entries
     sums = torch.ones(SHAPE[2], dtype=torch.float64)
-    pick_engine(engine, "cpu").add_numbers(torch.from_numpy(indices), 2, torch.from_numpy(values), sums)
+    add_numbers(torch.from_numpy(indices), 2, torch.from_numpy(values), sums)
     np.testing.assert_allclose(sums, [1 + values[indices[:, 2] == i].sum(dtype=np.float64) for i in range(SHAPE[2])])
-
-
-@pytest.mark.parametrize("engine", ["reference", "numba"])
-def test_biases_are_summed_by_label(engine, entries):
-    indices, values = entries
-    effects = np.random.default_rng(1).normal(size=(sum(SHAPE), 3))
-    starts = np.cumsum([0, *SHAPE])[:-1]
-    sums = np.ones((SHAPE[1], 3))
-    squares = pick_engine(engine, "cpu").add_biases(Biases(0.25, effects, starts), 1, entries, sums)
-    left = values[:, None] - 0.25 - sum(effects[starts[n] + indices[:, n]] for n in range(4))
-    wanted = np.ones((SHAPE[1], 3))
-    np.add.at(wanted, indices[:, 1], left)
-    np.testing.assert_allclose(sums, wanted)
-    np.testing.assert_allclose(squares, (left**2).sum(axis=0))

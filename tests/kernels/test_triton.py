@@ -7,7 +7,7 @@ from torch.nn.functional import linear, relu
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # there by the interpreter, see tests/conftest.py
 pytest.importorskip("triton")
 
-from jointensor.kernels import ModeView, rows, solve_rows, triton_rows, triton_wide_rows
+from jointensor.kernels import ModeView, RowEntries, rows, solve_rows, triton_rows, triton_wide_rows
 from jointensor.kernels.triton_adam import adam_step
 from jointensor.kernels.triton_cp import cp_gradient, cp_values
 from jointensor.kernels.triton_mlp import (
@@ -42,7 +42,8 @@ def solved(solver, indices, tables, targets, weights, mode, ridge, **options):
     view = ModeView.of(indices, mode, others, len(tables[mode]))
     table = tables[mode].clone()
     ridges = ridge * (1 + torch.arange(len(table), device=DEVICE))  # a row has a ridge of its own
-    values = solver(view, [tables[m] for m in others], targets, weights, ridges, table, **options)
+    entries = RowEntries(view, [tables[m] for m in others], targets, weights, options.pop("sums", False))
+    values = solver(entries, ridges, table, **options)
     return table, values
 
 

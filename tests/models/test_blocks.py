@@ -13,9 +13,8 @@ from jointensor.errors import ConfigError
 from jointensor.models.blocks.fm import ImplicitFeedback, SharedPairs
 from jointensor.models.blocks.spec import by_position, parse_blocks
 from jointensor.models.blocks.tables import Combinations, all_subsets, countable
-from jointensor.models.draws import Draws
 from jointensor.models.joint import JointModel
-from jointensor.models.multilinear import Multilinear
+from jointensor.models.multilinear import Draws, Multilinear
 
 SHAPES = [(4, 3), (3, 4, 2), (2, 3, 2, 3)]
 SHAPE = (5, 4, 3)

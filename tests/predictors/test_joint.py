@@ -9,7 +9,8 @@ import torch
 from jointensor.data.tensor import SparseTensor
 from jointensor.models.joint import JointModel
 from jointensor.predictors import fit_bias
-from jointensor.predictors.joint import CHUNK, JointPredictor
+from jointensor.predictors.base import CHUNK
+from jointensor.predictors.joint import JointPredictor
 from jointensor.predictors.serving import Serving
 
 

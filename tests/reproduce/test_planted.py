@@ -30,18 +30,18 @@ def test_planted_tensors_are_what_the_paper_describes(small):
 def test_both_components_of_a_small_tensor_are_found(small, seed):
     (parts, truth), recipe = small
     result = run_one(parts, truth, recipe, (2, 4), ratio=0.3, seed=seed)
-    assert len(result.congruence) == 2
-    assert min(result.congruence) >= 0.99
-    assert result.skill > 0.6
-    assert result.outcome in ("converged", "budget")
+    assert len(result["congruence"]) == 2
+    assert min(result["congruence"]) >= 0.99
+    assert result["skill"] > 0.6
+    assert result["outcome"] in ("converged", "budget")
 
 
 def test_cp_alone_is_recovered_to_the_last_digits():
     parts, truth = planted(30, (2, 1), 1e-6, 1)
     recipe = make_recipe("paper", batch_size=512, lr_linear=0.01, refine_epochs=60, patience=0, tolerance=0.0)
     result = run_one(parts, truth, recipe, (2, 0), ratio=0.0, seed=0)
-    assert min(result.congruence) >= 0.9999
-    assert result.skill > 0.99
+    assert min(result["congruence"]) >= 0.9999
+    assert result["skill"] > 0.99
 
 
 @pytest.mark.slow
@@ -49,5 +49,5 @@ def test_cp_alone_is_recovered_to_the_last_digits():
 def test_the_papers_tensor_is_identified_from_every_seed(seed, ratio):
     parts, truth = planted(100, (3, 10), ratio, seed)
     result = run_one(parts, truth, make_recipe("paper"), (3, 10), ratio=ratio, seed=seed)
-    assert len(result.congruence) == 3
-    assert min(result.congruence) >= 0.99
+    assert len(result["congruence"]) == 3
+    assert min(result["congruence"]) >= 0.99

@@ -11,7 +11,7 @@ import torch
 from jointensor import SparseTensor, TensorCompleter, read_tensor, split, write_tensor
 from jointensor.data.frames import TableSpec
 from jointensor.evaluation.evaluate import MIN_CALIBRATION_ENTRIES
-from jointensor.kernels import ModeView, pick_engine
+from jointensor.kernels import ModeView, RowEntries, pick_engine
 from jointensor.models.joint import JointModel
 from jointensor.models.multilinear import Multilinear
 from jointensor.predictors.biases import fit_bias
@@ -54,10 +54,9 @@ def rows(rng: np.random.Generator, _: Path) -> str:
         for order in (torch.arange(len(indices)), torch.as_tensor(rng.permutation(len(indices)))):
             view = ModeView.of(indices[order], mode, others, shape[mode])
             table = torch.zeros(shape[mode], rank)
-            found = pick_engine(engine, "cpu").solve_rows(
-                view, tables, targets[order], None if weights is None else weights[order], ridge, table,
-                prior=prior, sums=sums,
-            )  # fmt: skip
+            weighed = None if weights is None else weights[order]
+            entries = RowEntries(view, tables, targets[order], weighed, sums)
+            found = pick_engine(engine, "cpu").solve_rows(entries, ridge, table, prior=prior)
             close(table.numpy(), expected, 2e-3, f"rows by {engine}")
             close(found.numpy(), values[order.numpy()], 2e-3, f"values by {engine}")
     return f"rows {'sums' if sums else 'products'}"

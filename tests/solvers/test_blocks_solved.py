@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from jointensor.kernels import ModeView, pick_engine
+from jointensor.kernels import ModeView, RowEntries, pick_engine
 from jointensor.models.blocks.fm import ImplicitFeedback, SharedPairs
 from jointensor.models.multilinear import Multilinear
 from jointensor.solvers.als import Als
@@ -233,8 +233,8 @@ def solved(indices, block, one, left, weights, ridge, prior, engine="numba"):
     """Solve the table in place, from the systems of an engine; returns by how much the vectors of mode 0 change."""
     view = ModeView.of(indices, 0, [1, 2], one.size)
     others = [table.detach() for table in block.whole_tables()[1:]]
-    rank = one.table.shape[1]
-    systems = pick_engine(engine, "cpu").row_systems(view, others, left, weights, rank, sums=True)
+    entries = RowEntries(view, others, left, weights, sums=True)
+    systems = pick_engine(engine, "cpu").row_systems(entries, one.table.shape[1])
     return solve_implicit_feedback(one, Seen.of(one), systems, ridge, prior)
 
 

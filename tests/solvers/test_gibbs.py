@@ -128,8 +128,8 @@ def test_rows_of_a_product_are_drawn_from_their_posterior(engine):
     cells = [[0, 0], [1, 1], [2, 0], [0, 1]]
     solver, written = pick_engine(engine, "cpu").solve_rows, []
 
-    def noting(view, others, targets, weights, ridge, table, **options):
-        values = solver(view, others, targets, weights, ridge, table, **options)
+    def noting(entries, ridge, table, **options):
+        values = solver(entries, ridge, table, **options)
         written.append(table.clone())
         return values
 

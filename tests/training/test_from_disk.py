@@ -7,7 +7,7 @@ import pytest
 
 from jointensor.errors import ConfigError
 from jointensor.models.blocks import KINDS
-from jointensor.training.from_disk import REFUSALS, Request, check_from_disk
+from jointensor.training.from_disk import REFUSALS, Request, check_from_disk, refused_options
 from jointensor.training.recipe import make_recipe
 
 DEFAULT = make_recipe("default")
@@ -25,12 +25,12 @@ GIVEN = {
 @pytest.mark.parametrize("name", REFUSALS)
 def test_a_refusal_names_the_option_the_reason_and_the_alternative(name):
     option, request = GIVEN[name]
-    refusal = REFUSALS[name]
+    reason, instead = REFUSALS[name]
     with pytest.raises(ConfigError, match=f"^{re.escape(option)} needs all entries in memory: ") as error:
         check_from_disk(request)
-    assert refusal.reason in str(error.value)
-    assert f"; {refusal.instead}, or fit without --memory" in str(error.value)
-    assert [other for other, one in REFUSALS.items() if one.option(request)] == [name]
+    assert reason in str(error.value)
+    assert f"; {instead}, or fit without --memory" in str(error.value)
+    assert refused_options(request) == {name: option}
 
 
 def test_all_refusals_are_documented():

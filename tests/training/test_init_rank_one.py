@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from jointensor.data.store import Entries
 from jointensor.evaluation.matching import match_factors
 from jointensor.random_state import Generators
-from jointensor.training.init_rank_one import Sample, rank_one_components
+from jointensor.training.init_rank_one import rank_one_components
 
 CPU = torch.device("cpu")
 
@@ -21,11 +22,11 @@ def _seeded():
 def sample(dense, keep=None):
     indices = np.argwhere(np.ones(dense.shape))
     indices = indices if keep is None else indices[keep]
-    return Sample(torch.as_tensor(indices), torch.as_tensor(dense[tuple(indices.T)], dtype=torch.float32))
+    return Entries(torch.as_tensor(indices), torch.as_tensor(dense[tuple(indices.T)], dtype=torch.float32))
 
 
 def empty(modes):
-    return Sample(torch.zeros(0, modes, dtype=torch.int64), torch.zeros(0))
+    return Entries(torch.zeros(0, modes, dtype=torch.int64), torch.zeros(0))
 
 
 def test_components_of_a_full_matrix_are_its_leading_singular_vectors():
@@ -67,7 +68,7 @@ def test_a_rank_one_tensor_is_explained_by_one_component_of_balanced_size():
 def test_a_component_that_does_not_validate_ends_the_search():
     rng = np.random.default_rng(3)
     noise = sample(rng.standard_normal((12, 11, 10)))
-    zeros = Sample(noise.indices[:100], torch.zeros(100))
+    zeros = Entries(noise.indices[:100], torch.zeros(100))
     assert rank_one_components(noise, zeros, (12, 11, 10), 2, Generators(CPU, 0)) == []
     assert rank_one_components(noise, empty(3), (12, 11, 10), 2, Generators(CPU, 0))[0].shape == (12, 2)
 
@@ -77,6 +78,6 @@ def test_labels_without_entries_get_zero_rows():
     indices = np.argwhere(np.ones((6, 5)))
     indices = indices[indices[:, 0] != 2]
     values = torch.as_tensor(dense[tuple(indices.T)], dtype=torch.float32)
-    found = rank_one_components(Sample(torch.as_tensor(indices), values), empty(2), (6, 5), 1, Generators(CPU, 0))
+    found = rank_one_components(Entries(torch.as_tensor(indices), values), empty(2), (6, 5), 1, Generators(CPU, 0))
     assert found[0][2].item() == 0
     assert (found[0][[0, 1, 3, 4, 5]] != 0).all()

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from jointensor.data.store import Entries
 from jointensor.evaluation.matching import match_factors
 from jointensor.random_state import Generators
 from jointensor.training import init_rank_one as rank_one
-from jointensor.training.init_rank_one import Sample, rank_one_components
-from jointensor.training.init_spectral import leading_directions
+from jointensor.training.init_rank_one import leading_directions, rank_one_components
 
 CPU = torch.device("cpu")
 
@@ -67,7 +67,7 @@ def test_shapes_with_more_cells_than_numbers_of_64_bits():
 def test_components_of_one_cell_in_a_thousand_are_found(seed):
     shape = (600, 500, 400)
     truth, indices, values = planted(shape, 120_000, seed)
-    train, valid = (Sample(indices[part], values[part]) for part in (slice(0, 110_000), slice(110_000, None)))
+    train, valid = (Entries(indices[part], values[part]) for part in (slice(0, 110_000), slice(110_000, None)))
     found = rank_one_components(train, valid, shape, 2, Generators(CPU, 1), 0.4)
     assert match_factors(found, truth).congruence.min() > 0.95
 
@@ -77,7 +77,7 @@ def test_random_starts_alone_would_lose_them(monkeypatch):
     lost = 0
     for seed in range(3):
         truth, indices, values = planted((600, 500, 400), 120_000, seed)
-        train, valid = (Sample(indices[part], values[part]) for part in (slice(0, 110_000), slice(110_000, None)))
+        train, valid = (Entries(indices[part], values[part]) for part in (slice(0, 110_000), slice(110_000, None)))
         found = rank_one_components(train, valid, (600, 500, 400), 2, Generators(CPU, 0), 0.4)
         lost += not found or found[0].shape[1] < 2 or match_factors(found, truth).congruence.min() < 0.95
     assert lost  # else the test above says nothing

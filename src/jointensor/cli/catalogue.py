@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from jointensor.cli import arguments as a
-from jointensor.cli.terminal import json_text, visible
+from jointensor.cli.terminal import LINE_EVERY, json_text, visible
 from jointensor.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from jointensor.data.catalogue.recipes import Recipe
 
 SYNTHETIC = "synthetic"
-LINE_EVERY = 5.0
-"""Seconds between progress lines of a download."""
 
 data = typer.Typer(
     help="The paper's tensors, and synthetic ones: list, info, get.", no_args_is_help=True, rich_markup_mode=None

@@ -44,7 +44,7 @@ def fit_config(
         raise ConfigError("give --test-file or --split, not both: a test file decides what is tested")
     if same["stream"] and memory is None:
         raise ConfigError("--stream goes with --memory, such as --memory 4GB")
-    reading, same = _reading(source, same)
+    reading = read_options(source, **{name: same.pop(name) for name in READING})
     recipe_changes = _recipe_changes(same, changes, loss, no_restart=no_restart)
     _check_split(same)
     numbers: tuple[int, int] | str | None = AUTO
@@ -85,7 +85,7 @@ def compare_config(
 ) -> CompareConfig:
     """The configuration that the options of ``compare`` stand for, checked before anything is read."""
     parse_models(models)
-    reading, same = _reading(source, same)
+    reading = read_options(source, **{name: same.pop(name) for name in READING})
     recipe_changes = _recipe_changes(same, changes, loss, no_restart=no_restart)
     _check_split(same)
     if same["test"] == 0:
@@ -93,9 +93,17 @@ def compare_config(
     return CompareConfig(models=tuple(models), recipe_changes=recipe_changes, **reading, **same)
 
 
-def read_options(source: Path, **given: Any) -> dict[str, Any]:
+READING = ("modes", "mode", "value", "duplicates", "order", "separator", "no_header", "columns")
+"""Options that say how a source is read."""
+
+
+def read_options(source: Path, *, order: str | None, **table: Any) -> dict[str, Any]:
     """How a source is read, by the options that say so."""
-    return _reading(source, given)[0]
+    return {
+        "source": str(source.resolve()),
+        "table": _table(source, **table),
+        "orders": _pairs(order.split(",") if order else (), "--order"),
+    }
 
 
 def numbers(text: str, name: str) -> list[int]:
@@ -108,19 +116,6 @@ def numbers(text: str, name: str) -> list[int]:
     if not all(piece.isdecimal() for piece in pieces):
         raise ConfigError(f"--{name}-ranks '{text}' is not a list of whole numbers such as 0,1,2,4")
     return sorted({int(piece) for piece in pieces})
-
-
-def _reading(source: Path, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """How the source is read, and the options that are left."""
-    names = ("modes", "mode", "value", "duplicates", "order", "separator", "no_header", "columns")
-    own = {name: given[name] for name in names}
-    order = own.pop("order")
-    reading = {
-        "source": str(source.resolve()),
-        "table": _table(source, **own),
-        "orders": _pairs(order.split(",") if order else (), "--order"),
-    }
-    return reading, {name: value for name, value in given.items() if name not in names}
 
 
 def _recipe_changes(

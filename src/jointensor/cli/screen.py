@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
-from jointensor.cli.terminal import json_text, visible
+from jointensor.cli.terminal import LINE_EVERY, json_text, visible
 from jointensor.evaluation.components import Components
 from jointensor.report.pages import figure_rows
 from jointensor.reproduce.study import Outcome
@@ -25,10 +25,6 @@ from jointensor.runs.compare_table import TITLES, shown_fields
 from jointensor.runs.config import Listener
 from jointensor.runs.select import Selection
 from jointensor.training.history import Epoch
-
-LINE_EVERY = 5.0
-"""Seconds between progress lines where there is no terminal."""
-
 
 WIDE = 140
 """Columns that a comparison takes in full; also the width where there is no terminal."""
@@ -56,14 +52,28 @@ class Screen:
     def listening(self) -> Iterator[Listener]:
         """A listener that shows a bar on a terminal and plain lines elsewhere."""
         if self.quiet or not self.side.is_terminal:
-            yield Listener(self.note, None if self.quiet else _Lines(self))
+            self.last_line = time.monotonic()
+            yield Listener(self.note, None if self.quiet else self._epoch_line)
             return
         columns = (
             TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[figures]}"),
             TimeElapsedColumn(), TextColumn("left at most"), TimeRemainingColumn(),
         )  # fmt: skip
         with Progress(*columns, console=self.side, transient=True) as progress:
-            yield Listener(self.note, _Bar(progress))
+            task = progress.add_task("reading", total=None, figures="")
+
+            def on_epoch(row: Epoch) -> None:  # the end is the most epochs the recipe allows
+                title = f"epoch {row.epoch} {row.phase}"
+                figures = _epoch_figures(row)
+                progress.update(task, total=row.most, completed=row.epoch, description=title, figures=figures)
+
+            yield Listener(self.note, on_epoch)
+
+    def _epoch_line(self, row: Epoch) -> None:
+        """Progress as a plain line, every few seconds."""
+        if time.monotonic() - self.last_line >= LINE_EVERY:
+            self.last_line = time.monotonic()
+            self.note(f"epoch {row.epoch}  {row.phase}  {_epoch_figures(row)}")
 
     @contextmanager
     def counting(self, what: str) -> Iterator[tuple[Listener, OnFit]]:
@@ -215,35 +225,6 @@ class Screen:
         if self.json and not self.quiet:
             sys.stdout.write(json_text(data, sys.stdout.encoding) + "\n")
         return self.json
-
-
-class _Lines:
-    """Progress as plain lines, one every few seconds."""
-
-    def __init__(self, screen: Screen) -> None:
-        self.screen, self.last = screen, time.monotonic()
-
-    def __call__(self, row: Epoch) -> None:
-        if time.monotonic() - self.last >= LINE_EVERY:
-            self.last = time.monotonic()
-            self.screen.note(f"epoch {row.epoch}  {row.phase}  {_epoch_figures(row)}")
-
-
-class _Bar:
-    """Progress as a bar; the end is the most epochs the recipe allows."""
-
-    def __init__(self, progress: Progress) -> None:
-        self.progress = progress
-        self.task = progress.add_task("reading", total=None, figures="")
-
-    def __call__(self, row: Epoch) -> None:
-        self.progress.update(
-            self.task,
-            total=row.most,
-            completed=row.epoch,
-            description=f"epoch {row.epoch} {row.phase}",
-            figures=_epoch_figures(row),
-        )
 
 
 def _epoch_figures(row: Epoch) -> str:

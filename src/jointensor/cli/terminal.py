@@ -21,6 +21,9 @@ LOOKALIKES = {"–": "-", "—": "-", "−": "-", "…": "...", "×": "x", "±":
 
 HANDLER = "jointensor.degrade"
 
+LINE_EVERY = 5.0
+"""Seconds between progress lines where there is no progress bar."""
+
 
 def visible(text: str) -> str:
     r"""A text with escapes instead of control characters.

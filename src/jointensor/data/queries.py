@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from jointensor.data.formats import ALL_ROWS, CHUNK_ROWS, check_file, format_of, read_table, scan_source, scan_table
-from jointensor.data.formats.base import Chunk, ChunkedSource
+from jointensor.data.formats import CHUNK_ROWS, check_file, format_of, read_table, scan_source, scan_table
+from jointensor.data.formats.base import ALL_ROWS, Chunk, ChunkedSource
 from jointensor.data.modes import UNSEEN, Mode
 from jointensor.data.shards import read_ahead
 from jointensor.data.tensor import check_whole

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from jointensor.distributed.heartbeat import Heartbeat
 from jointensor.errors import JointensorError, LostProcessError
+from jointensor.random_state import seed_of
 
 T = TypeVar("T")
 
@@ -171,10 +172,6 @@ class ProcessGroup:
             dist.reduce_scatter(mine, list(parts.contiguous()))
         return mine
 
-    def seed(self) -> int:
-        """A number that is the same everywhere, made of torch's state without changing it."""
-        return int.from_bytes(hashlib.sha256(torch.get_rng_state().numpy().tobytes()).digest()[:8], "little")
-
     @contextmanager
     def own_random(self, *key: int) -> Iterator[None]:
         """Torch's state set to one that belongs to this process and a key; put back afterwards."""
@@ -192,7 +189,7 @@ class ProcessGroup:
         if not self.shared:
             return torch.randn_like(tensor)
         torch.rand(())  # the next seed is another one
-        with self.own_random(self.seed()):
+        with self.own_random(seed_of({"cpu": torch.get_rng_state()})):
             return torch.randn_like(tensor)
 
     def meet(self) -> None:

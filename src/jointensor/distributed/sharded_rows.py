@@ -7,7 +7,6 @@ owners and ``I R`` back, however many entries there are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from jointensor.distributed.process_group import ProcessGroup
 from jointensor.kernels import Engine
-from jointensor.kernels.rows import ModeView, row_values, solve_spd
+from jointensor.kernels.rows import RowEntries, row_values, solve_spd
 
 CHUNK_BYTES = 1 << 26
 """Size of the normal equations that are formed and sent at a time."""
@@ -36,43 +35,21 @@ class SharedRows:
     engine: Engine
     processes: ProcessGroup
 
-    def row_systems(
-        self,
-        view: ModeView,
-        others: Sequence[Tensor],
-        targets: Tensor,
-        weights: Tensor | None,
-        rank: int,
-        *,
-        sums: bool = False,
-    ) -> tuple[Tensor, Tensor]:
+    def row_systems(self, entries: RowEntries, rank: int) -> tuple[Tensor, Tensor]:
         """As :func:`jointensor.kernels.rows.row_systems`."""
-        gram, right = self.engine.row_systems(view, others, targets, weights, rank, sums=sums)
-        packed = self.processes.sum_(_pack(gram, right))
-        return _unpack(packed, rank)
+        return _unpack(self.processes.sum_(_pack(*self.engine.row_systems(entries, rank))), rank)
 
     def solve_rows(
-        self,
-        view: ModeView,
-        others: Sequence[Tensor],
-        targets: Tensor,
-        weights: Tensor | None,
-        ridge: Tensor,
-        table: Tensor,
-        *,
-        evaluate: bool = True,
-        prior: Tensor | None = None,
-        sums: bool = False,
+        self, entries: RowEntries, ridge: Tensor, table: Tensor, *, evaluate: bool = True, prior: Tensor | None = None
     ) -> Tensor:
         """As :func:`jointensor.kernels.rows.solve_rows`."""
         size, rank = self.processes.size, table.shape[1]
         at_once = max(CHUNK_BYTES // (4 * rank * (rank + 1)) // size, 1) * size
         for first in range(0, len(table), at_once):
             rows = slice(first, min(first + at_once, len(table)))
-            some = view if at_once >= len(table) else view.rows(rows.start, rows.stop)
-            systems = _pack(*self.engine.row_systems(some, others, targets, weights, rank, sums=sums))
+            systems = _pack(*self.engine.row_systems(entries.of_rows(rows), rank))
             table[rows] = self._solve(systems, ridge[rows], None if prior is None else prior[rows], rank)
-        return row_values(view, others, targets, table, sums=sums) if evaluate else targets.new_empty(0)
+        return row_values(entries, table) if evaluate else entries.targets.new_empty(0)
 
     def _solve(self, systems: Tensor, ridge: Tensor, prior: Tensor | None, rank: int) -> Tensor:
         """Solutions of some rows' systems, ``(rows, R)``, every process a contiguous part of them."""

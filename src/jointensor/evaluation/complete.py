@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import polars as pl
@@ -16,7 +15,8 @@ from jointensor.data.frames import labels_frame
 from jointensor.data.modes import Mode
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError, DataError
-from jointensor.predictors.joint import CHUNK
+from jointensor.predictors.base import CHUNK
+from jointensor.predictors.serving import Serving
 
 
 @dataclass(frozen=True)
@@ -82,16 +82,6 @@ def select(modes: tuple[Mode, ...], where: str | None) -> Selection:
     return selection
 
 
-class CellPredictor(Protocol):
-    """Predicts cells."""
-
-    def predict(self, indices: NDArray[np.integer]) -> NDArray[np.float32]:
-        """One number per cell."""
-
-    def unseen(self, indices: NDArray[np.integer]) -> NDArray[np.bool_]:
-        """Which cells have a label that no training entry had."""
-
-
 class Observed:
     """Which cells of a selection were observed, and their values; keeps nothing of the other entries."""
 
@@ -112,7 +102,7 @@ class Observed:
         return values, found
 
 
-def fill_in(predictor: CellPredictor, selection: Selection, observed: Observed) -> Iterator[pl.DataFrame]:
+def fill_in(predictor: Serving, selection: Selection, observed: Observed) -> Iterator[pl.DataFrame]:
     """All selected cells, a chunk at a time: labels, ``value`` (observed where known, else predicted), ``prediction``,
     ``observed``, ``unseen``.
     """
@@ -128,7 +118,7 @@ def fill_in(predictor: CellPredictor, selection: Selection, observed: Observed) 
         yield labels_frame(selection.modes, indices).with_columns(**{k: pl.Series(v) for k, v in columns.items()})
 
 
-def fill_in_top(predictor: CellPredictor, selection: Selection, observed: Observed, count: int) -> pl.DataFrame:
+def fill_in_top(predictor: Serving, selection: Selection, observed: Observed, count: int) -> pl.DataFrame:
     """The ``count`` missing cells with the largest predictions, largest first."""
     best = np.empty((0, len(selection.modes)), dtype=np.int64)  # (cells, modes)
     figures = np.empty(0, dtype=np.float32)  # (cells,), falling

@@ -12,9 +12,10 @@ from jointensor.data.tensor import SparseTensor
 from jointensor.errors import DataError
 from jointensor.metrics import Metrics
 from jointensor.predictors import Predictor
+from jointensor.predictors.base import CHUNK
 from jointensor.predictors.conformal import Calibration, HeldOut, calibrate
 from jointensor.predictors.ensemble import Ensemble
-from jointensor.predictors.joint import CHUNK, JointPredictor
+from jointensor.predictors.joint import JointPredictor
 from jointensor.training.fit import Fit
 
 Entries = tuple[NDArray[np.integer], NDArray[Any]]

@@ -6,18 +6,19 @@ and installed packages. Every loop has a reference in plain torch or NumPy that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib.util import find_spec
+from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
+import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear, relu
 
 from jointensor.errors import ConfigError
-from jointensor.kernels.bfloat16 import linear_relu_linear_16, multiplies_bfloat16
-from jointensor.kernels.rows import ModeView, RowSolver, RowSystems, row_systems, solve_rows
-from jointensor.kernels.terms import Biases, Terms, add_biases, add_numbers, subtract_terms
+from jointensor.kernels.rows import RowSolver, RowSystems, row_systems, solve_rows
+from jointensor.kernels.terms import Terms, subtract_terms
 from jointensor.registry import nearest
 
 ENGINES = ("auto", "reference", "numba", "triton")
@@ -26,10 +27,10 @@ ENGINES = ("auto", "reference", "numba", "triton")
 REQUIRED_PACKAGES = {"numba": ("numba", "threadpoolctl"), "triton": ("triton",)}
 """Packages without which the reference engine is used."""
 
+MIN_SHORT_WEIGHTS = 4096
+"""Weights of a layer from which on products of fewer bits are faster; smaller layers spend their time elsewhere."""
+
 Operation = Callable[..., Tensor]
-Indices = NDArray[np.int32]
-Values = NDArray[np.float32]
-Sums = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,7 @@ class Engine:
     """As it is written to metrics.json."""
     solve_rows: RowSolver = solve_rows
     row_systems: RowSystems = row_systems
-    sort_entries: Callable[[Tensor, int, Sequence[int], int], ModeView] = ModeView.of
-    """A view of entries along a mode."""
     subtract_terms: Callable[[Terms, Tensor, Tensor], None] = subtract_terms
-    add_numbers: Callable[[Tensor, int, Tensor, Tensor], None] = add_numbers
-    add_biases: Callable[[Biases, int, tuple[Indices, Values], Sums], Sums] = add_biases
     operations: Mapping[str, Operation] = field(default_factory=dict)
     """Fused operations by name, for modules that have the attribute ``fuses``."""
     short_operations: Mapping[str, Operation] = field(default_factory=dict)
@@ -89,10 +86,7 @@ def _numba() -> Engine:
         "numba",
         solve_rows=numba_rows.solve_rows_numba,
         row_systems=numba_rows.row_systems_numba,
-        sort_entries=numba_chunks.sorted_view,
         subtract_terms=numba_chunks.subtract_terms_numba,
-        add_numbers=numba_chunks.add_numbers_numba,
-        add_biases=numba_chunks.add_biases_numba,
         short_operations={"two_layers": linear_relu_linear_16} if multiplies_bfloat16() else {},
         first_use=numba_rows.uncompiled(),
     )
@@ -108,3 +102,23 @@ def _triton() -> Engine:
         short_operations={"two_layers": triton_mlp.linear_relu_linear_short},
         replays_steps=True,
     )
+
+
+def linear_relu_linear_16(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
+    """Two linear layers with a ReLU between them, in 16 bits while training, for CPUs with instructions for it.
+
+    ``(batch, D)`` → ``(batch, F)`` with weights ``(H, D)``, ``(H,)``, ``(F, H)``, ``(F,)``.
+    Weights, sums of gradients and everything else stay in 32 bits, and predictions are made in 32 bits.
+    """
+    with torch.autocast("cpu", torch.bfloat16, enabled=torch.is_grad_enabled() and w1.numel() >= MIN_SHORT_WEIGHTS):
+        return linear(relu(linear(x, w1, b1)), w2, b2).to(x.dtype)
+
+
+@lru_cache(maxsize=1)
+def multiplies_bfloat16() -> bool:
+    """Whether the CPU has instructions for 16 bits, as far as the system says."""
+    try:
+        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return "avx512_bf16" in flags or "amx_bf16" in flags

@@ -1,8 +1,8 @@
-"""Loops over chunks of entries, compiled by numba: residuals of g, sums by label, sorting."""
+"""Loops over chunks of entries, compiled by numba: residuals of g."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -13,12 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from jointensor.kernels.numba_cache import CACHE
-from jointensor.kernels.rows import ModeView
-from jointensor.kernels.terms import Biases, Terms
+from jointensor.kernels.terms import Terms
 from jointensor.threads import in_threads
-
-MAX_SUMS_BYTES = 1 << 26
-"""Bytes that the sums of all threads may take together; fewer threads are used where they would take more."""
 
 
 def subtract_terms_numba(terms: Terms, indices: Tensor, values: Tensor) -> None:
@@ -33,13 +29,15 @@ def subtract_terms_numba(terms: Terms, indices: Tensor, values: Tensor) -> None:
         if term not in numbers
     ]
 
-    def subtract(part: slice, _: int) -> None:
+    def subtract(part: slice) -> None:
         _subtract_numbers(cells[part], left[part], np.float32(terms.constant), *single, signs)
         for modes, offsets, rows, term in packed:
             loop = _subtract_pairs if term.sums else _subtract_products
             loop(cells[part], left[part], modes, offsets, rows, np.float32(term.sign))
 
-    _in_threads(len(values), subtract)
+    threads = torch.get_num_threads()  # numba's own take far longer to compile
+    edges = [k * len(values) // threads for k in range(threads + 1)]
+    in_threads(subtract, [slice(*edge) for edge in pairwise(edges)])
 
 
 def _pack(tables: Sequence[tuple[int, Tensor]], rank: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float32]]:
@@ -48,56 +46,6 @@ def _pack(tables: Sequence[tuple[int, Tensor]], rank: int) -> tuple[NDArray[Any]
     offsets = np.cumsum([0, *(len(table) for _, table in tables)])[:-1].astype(np.int64)
     rows = [np.zeros((0, rank), np.float32), *(table.detach().numpy() for _, table in tables)]
     return modes, offsets, np.concatenate(rows)
-
-
-def add_numbers_numba(indices: Tensor, mode: int, targets: Tensor, sums: Tensor) -> None:
-    """As :func:`jointensor.kernels.terms.add_numbers`."""
-    threads = max(1, min(torch.get_num_threads(), MAX_SUMS_BYTES // max(sums.nbytes, 1)))
-    cells, numbers, added = indices.numpy(), targets.numpy(), np.zeros((threads, len(sums)))
-    _in_threads(
-        len(numbers), lambda part, thread: _add_numbers(cells[part], mode, numbers[part], added[thread]), threads
-    )
-    sums += torch.from_numpy(added.sum(axis=0))
-
-
-def add_biases_numba(
-    biases: Biases, mode: int, block: tuple[NDArray[np.int32], NDArray[np.float32]], sums: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """As :func:`jointensor.kernels.terms.add_biases`."""
-    threads = max(1, min(torch.get_num_threads(), MAX_SUMS_BYTES // max(sums.nbytes, 1)))
-    added, squares = np.zeros((threads, *sums.shape)), np.zeros((threads, sums.shape[1]))
-    indices, values = block
-    _in_threads(
-        len(values),
-        lambda part, thread: _add_biases(
-            indices[part], values[part], biases.mean, biases.effects, biases.starts, mode, added[thread],
-            squares[thread],
-        ),
-        threads,
-    )  # fmt: skip
-    sums += added.sum(axis=0)
-    return squares.sum(axis=0)
-
-
-def _in_threads(count: int, loop: Callable[[slice, int], None], threads: int | None = None) -> None:
-    """Let every thread run a loop over its share of the entries. (Numba's own threads take far longer to compile.)"""
-    threads = torch.get_num_threads() if threads is None else threads
-    edges = [k * count // threads for k in range(threads + 1)]
-    shares = [(slice(*edge), k) for k, edge in enumerate(pairwise(edges))]
-    if threads == 1:
-        loop(*shares[0])
-        return
-    in_threads(lambda share: loop(*share), shares)
-
-
-def sorted_view(indices: Tensor, mode: int, others: Sequence[int], size: int) -> ModeView:
-    """As :meth:`ModeView.of`, by counting."""
-    given = indices.numpy()
-    order, starts = np.empty(len(given), np.int32), np.zeros(size + 1, np.int64)
-    columns, modes = np.empty((len(others), len(given)), np.int32), np.array(others, np.int64)
-    _order(given, mode, order, starts)
-    _in_threads(len(given), lambda part, _: _columns(given, modes, order[part], columns[:, part]))
-    return ModeView(torch.from_numpy(order), torch.from_numpy(starts), torch.from_numpy(columns))
 
 
 @njit(cache=CACHE, nogil=True)
@@ -153,46 +101,3 @@ def _subtract_pairs(indices, values, modes, offsets, rows, sign):  # type: ignor
                 value += before[r] * one[r]
                 before[r] += one[r]
         values[e] -= sign * value
-
-
-@njit(cache=CACHE, nogil=True)
-def _add_numbers(indices, mode, targets, sums):  # type: ignore[no-untyped-def]
-    for e in range(targets.shape[0]):
-        sums[indices[e, mode]] += targets[e]
-
-
-@njit(cache=CACHE, nogil=True)
-def _add_biases(indices, values, mean, effects, starts, mode, sums, squares):  # type: ignore[no-untyped-def]
-    trials = squares.shape[0]
-    residuals = np.empty(trials)
-    for e in range(values.shape[0]):
-        residuals[:] = values[e] - mean
-        for n in range(indices.shape[1]):
-            row = starts[n] + indices[e, n]
-            for k in range(trials):
-                residuals[k] -= effects[row, k]
-        row = indices[e, mode]
-        for k in range(trials):
-            sums[row, k] += residuals[k]
-            squares[k] += residuals[k] * residuals[k]
-
-
-@njit(cache=CACHE, nogil=True)
-def _order(indices, mode, order, starts):  # type: ignore[no-untyped-def]
-    """Counting sort by one column."""
-    for e in range(indices.shape[0]):
-        starts[indices[e, mode] + 1] += 1
-    for i in range(1, starts.shape[0]):
-        starts[i] += starts[i - 1]
-    place = starts[:-1].copy()
-    for e in range(indices.shape[0]):
-        row = indices[e, mode]
-        order[place[row]] = e
-        place[row] += 1
-
-
-@njit(cache=CACHE, nogil=True)
-def _columns(indices, others, order, columns):  # type: ignore[no-untyped-def]
-    for e in range(order.shape[0]):
-        for m in range(others.shape[0]):
-            columns[m, e] = indices[order[e], others[m]]

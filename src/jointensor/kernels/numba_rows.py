@@ -6,7 +6,7 @@ than components is solved through the system of its entries, which is smaller.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ from jointensor.kernels.numba_blas import (
 )
 from jointensor.kernels.numba_cache import CACHE
 from jointensor.kernels.numba_gather import LANES, gather, padded
-from jointensor.kernels.rows import DIAGONAL_LIFT, MORE_LIFT, ModeView
+from jointensor.kernels.rows import DIAGONAL_LIFT, MORE_LIFT, RowEntries
 
 BLOCK_BYTES = 1 << 16
 """Size of the Khatri-Rao rows that are multiplied at a time; they stay in the cache of a core."""
@@ -106,38 +106,25 @@ def uncompiled() -> str | None:
 
 
 def solve_rows_numba(
-    view: ModeView,
-    others: Sequence[Tensor],
-    targets: Tensor,
-    weights: Tensor | None,
-    ridge: Tensor,
-    table: Tensor,
-    *,
-    evaluate: bool = True,
-    prior: Tensor | None = None,
-    sums: bool = False,
+    entries: RowEntries, ridge: Tensor, table: Tensor, *, evaluate: bool = True, prior: Tensor | None = None
 ) -> Tensor:
     """As :func:`jointensor.kernels.rows.solve_rows`, for tensors on the CPU in 32 bits."""
     rank = table.shape[1]
-    entries = _sorted_entries(view, others, targets, weights, rank, sums=sums)
-    values = np.empty(len(targets) if evaluate else 0, dtype=np.float32)
+    given = _sorted_entries(entries, rank)
+    values = np.empty(len(entries.targets) if evaluate else 0, dtype=np.float32)
     mean = np.zeros((0, rank), np.float32) if prior is None else prior.detach().numpy()
     with blas_alone():
-        _solve(
-            _runs(entries.starts, rank), entries, ridge.numpy(), mean, table.detach().numpy(), values, product_tile()
-        )
+        _solve(_runs(given.starts, rank), given, ridge.numpy(), mean, table.detach().numpy(), values, product_tile())
     return torch.from_numpy(values)
 
 
-def row_systems_numba(
-    view: ModeView, others: Sequence[Tensor], targets: Tensor, weights: Tensor | None, rank: int, *, sums: bool = False
-) -> tuple[Tensor, Tensor]:
+def row_systems_numba(entries: RowEntries, rank: int) -> tuple[Tensor, Tensor]:
     """As :func:`jointensor.kernels.rows.row_systems`, for tensors on the CPU in 32 bits."""
-    entries = _sorted_entries(view, others, targets, weights, rank, sums=sums)
-    size = len(entries.starts) - 1
+    given = _sorted_entries(entries, rank)
+    size = len(given.starts) - 1
     gram, right = np.zeros((size, rank, rank), np.float32), np.zeros((size, rank), np.float32)
     with blas_alone():
-        _systems(_runs(entries.starts, rank), entries, gram, right, product_tile())
+        _systems(_runs(given.starts, rank), given, gram, right, product_tile())
     return torch.from_numpy(gram), torch.from_numpy(right)
 
 
@@ -154,9 +141,8 @@ def blas_alone() -> Iterator[None]:
             torch.set_num_threads(given)
 
 
-def _sorted_entries(
-    view: ModeView, others: Sequence[Tensor], targets: Tensor, weights: Tensor | None, rank: int, *, sums: bool
-) -> SortedEntries:
+def _sorted_entries(entries: RowEntries, rank: int) -> SortedEntries:
+    view, others, weights = entries.view, entries.others, entries.weights
     edges = np.cumsum([0, *(len(other) for other in others)])
     tables = np.zeros((edges[-1], padded(rank)), np.float32)
     for k, other in enumerate(others):
@@ -164,7 +150,7 @@ def _sorted_entries(
     weighed = np.zeros(0, np.float32) if weights is None else weights.detach().numpy()
     return SortedEntries(
         view.order.numpy(), view.starts.numpy(), view.columns.numpy(), tables.reshape(-1), edges[:-1].astype(np.int64),
-        tables.shape[1], targets.detach().numpy(), weighed, sums,
+        tables.shape[1], entries.targets.detach().numpy(), weighed, entries.sums,
     )  # fmt: skip
 
 

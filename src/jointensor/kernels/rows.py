@@ -12,8 +12,8 @@ This is the reference in plain torch; an engine may have a compiled function of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol, TypeVar, cast
+from dataclasses import dataclass, field, replace
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -79,63 +79,44 @@ class ModeView:
         return cast(T, self.remembered[name])
 
 
-class RowSolver(Protocol):
-    """Signature of :func:`solve_rows`."""
+@dataclass(frozen=True)
+class RowEntries:
+    """The entries that the rows of a table ``(I, R)`` are solved from."""
 
-    def __call__(
-        self,
-        view: ModeView,
-        others: Sequence[Tensor],
-        targets: Tensor,
-        weights: Tensor | None,
-        ridge: Tensor,
-        table: Tensor,
-        *,
-        evaluate: bool = True,
-        prior: Tensor | None = None,
-        sums: bool = False,
-    ) -> Tensor:
-        """Solve all rows of ``table`` in place; returns the values of the entries if ``evaluate``."""
+    view: ModeView
+    """Sorted by the rows of the table."""
+    others: Sequence[Tensor]
+    """The other factor matrices of the block, ``(I_m, R)`` each, in the order of ``view.columns``."""
+    targets: Tensor
+    """y_e in the original order, ``(entries,)``."""
+    weights: Tensor | None = None
+    """w_e, alike; none are all ones."""
+    sums: bool = False
+    """Whether h_e is the sum of the others' rows, as in a factorisation machine, not their product."""
+
+    def of_rows(self, rows: slice) -> RowEntries:
+        """The entries of some rows only; targets and weights stay as they are."""
+        if rows.stop - rows.start == len(self.view.starts) - 1:
+            return self
+        return replace(self, view=self.view.rows(rows.start, rows.stop))
 
 
-class RowSystems(Protocol):
-    """Signature of :func:`row_systems`."""
+RowSolver = Callable[..., Tensor]
+"""Signature of :func:`solve_rows`."""
 
-    def __call__(
-        self,
-        view: ModeView,
-        others: Sequence[Tensor],
-        targets: Tensor,
-        weights: Tensor | None,
-        rank: int,
-        *,
-        sums: bool = False,
-    ) -> tuple[Tensor, Tensor]:
-        """The systems of all rows."""
+RowSystems = Callable[[RowEntries, int], tuple[Tensor, Tensor]]
+"""Signature of :func:`row_systems`."""
 
 
 def solve_rows(
-    view: ModeView,
-    others: Sequence[Tensor],
-    targets: Tensor,
-    weights: Tensor | None,
-    ridge: Tensor,
-    table: Tensor,
-    *,
-    evaluate: bool = True,
-    prior: Tensor | None = None,
-    sums: bool = False,
+    entries: RowEntries, ridge: Tensor, table: Tensor, *, evaluate: bool = True, prior: Tensor | None = None
 ) -> Tensor:
     """Solve all rows of ``table (I, R)`` in place; returns h_eᵀ a_i of every entry, ``(entries,)``.
 
     Parameters
     ----------
-    view
-        Entries sorted by the rows of ``table``.
-    others
-        The other factor matrices of the block, ``(I_m, R)`` each, in the order of ``view.columns``.
-    targets, weights
-        y_e and w_e in the original order, ``(entries,)``; no weights are all ones.
+    entries
+        Sorted by the rows of ``table``.
     ridge
         Added to the diagonal of each row's system, ``(I,)``.
     table
@@ -144,14 +125,11 @@ def solve_rows(
         Whether the values are computed; an empty tensor is returned otherwise.
     prior
         Prior mean of the rows, ``(I, R)``; zero without one.
-    sums
-        Whether h_e is the sum of the others' rows, as in a factorisation machine, not their product.
     """
     for rows in row_groups(len(table), table):
-        some = view if len(table) == rows.stop - rows.start else view.rows(rows.start, rows.stop)
-        gram, right = row_systems(some, others, targets, weights, table.shape[1], sums=sums)
+        gram, right = row_systems(entries.of_rows(rows), table.shape[1])
         table[rows] = solve_spd(gram, right, ridge[rows], None if prior is None else prior[rows])
-    return row_values(view, others, targets, table, sums=sums) if evaluate else targets.new_empty(0)
+    return row_values(entries, table) if evaluate else entries.targets.new_empty(0)
 
 
 def row_groups(size: int, like: Tensor) -> Iterator[slice]:
@@ -161,27 +139,26 @@ def row_groups(size: int, like: Tensor) -> Iterator[slice]:
     return (slice(first, min(first + at_once, size)) for first in range(0, size, at_once))
 
 
-def row_values(view: ModeView, others: Sequence[Tensor], like: Tensor, table: Tensor, *, sums: bool = False) -> Tensor:
+def row_values(entries: RowEntries, table: Tensor) -> Tensor:
     """h_eᵀ a_i of every entry, in the original order, ``(entries,)``."""
+    view = entries.view
     rows = torch.repeat_interleave(torch.arange(len(table), device=table.device), view.counts)  # (entries,)
-    values = torch.empty_like(like)
+    values = torch.empty_like(entries.targets)
     for start in range(0, len(rows), CHUNK):
         part = slice(start, start + CHUNK)
-        h = khatri_rao(view, others, part, table, sums=sums)
-        values[view.order[part].long()] = (h * table[rows[part]]).sum(dim=1)
+        values[view.order[part].long()] = (khatri_rao(entries, part, table) * table[rows[part]]).sum(dim=1)
     return values
 
 
-def row_systems(
-    view: ModeView, others: Sequence[Tensor], targets: Tensor, weights: Tensor | None, rank: int, *, sums: bool = False
-) -> tuple[Tensor, Tensor]:
+def row_systems(entries: RowEntries, rank: int) -> tuple[Tensor, Tensor]:
     """Σ_e w_e h_e h_eᵀ and Σ_e w_e h_e y_e of every row, ``(I, R, R)`` and ``(I, R)``."""
+    view, targets, weights = entries.view, entries.targets, entries.weights
     size, like = len(view.counts), targets.new_zeros(1, rank)
     rows = torch.repeat_interleave(torch.arange(size, device=targets.device), view.counts)  # (entries,)
     gram, right = targets.new_zeros(size, rank, rank), targets.new_zeros(size, rank)
     for start in range(0, len(rows), CHUNK):
         part = slice(start, start + CHUNK)
-        h = khatri_rao(view, others, part, like, sums=sums)  # (chunk, R)
+        h = khatri_rao(entries, part, like)  # (chunk, R)
         place = view.order[part].long()
         weighed = h if weights is None else h * weights[place, None]
         gram.index_add_(0, rows[part], weighed[:, :, None] * h[:, None, :])
@@ -189,14 +166,15 @@ def row_systems(
     return gram, right
 
 
-def khatri_rao(view: ModeView, others: Sequence[Tensor], part: slice, like: Tensor, *, sums: bool = False) -> Tensor:
+def khatri_rao(entries: RowEntries, part: slice, like: Tensor) -> Tensor:
     """h_e of some sorted entries, ``(entries, R)``; ones where there are no other modes."""
-    rows = [other.index_select(0, column[part]) for column, other in zip(view.columns, others, strict=True)]
+    view = entries.view
+    rows = [other.index_select(0, column[part]) for column, other in zip(view.columns, entries.others, strict=True)]
     if not rows:
         return like.new_ones(len(view.order[part]), like.shape[1])
     h = rows[0]
     for row in rows[1:]:
-        h = h + row if sums else h * row
+        h = h + row if entries.sums else h * row
     return h
 
 

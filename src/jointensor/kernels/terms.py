@@ -5,18 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from jointensor.kernels.rows import ModeView, RowSystems
+from jointensor.kernels.rows import RowEntries, RowSystems
 
 CHUNK = 1 << 16
 """Entries that are evaluated at a time."""
-
-SQUARES_CHUNK = 1 << 16
-"""Numbers whose squares are added up in 32 bits; their sums are added up in 64."""
 
 
 @dataclass(frozen=True)
@@ -58,25 +53,6 @@ def subtract_terms(terms: Terms, indices: Tensor, values: Tensor) -> None:
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Which rows of a block's k-th table are solved for."""
-
-    block: Term
-    k: int
-    rows: range
-
-    @property
-    def others(self) -> list[int]:
-        """The tables that are not solved for."""
-        return [m for m in range(len(self.block.tables)) if m != self.k]
-
-    @property
-    def all_rows(self) -> bool:
-        """Whether all rows of the table are meant."""
-        return len(self.rows) == len(self.block.tables[self.k])
-
-
-@dataclass(frozen=True)
 class RowSums:
     """Σ h hᵀ and Σ h y of some rows of a table, and Σ y² of their entries; added up in 64 bits."""
 
@@ -85,55 +61,29 @@ class RowSums:
     squares: Tensor  # ()
 
     @classmethod
-    def zero(cls, rows: Rows) -> RowSums:
-        """Of no entries."""
-        count, rank = len(rows.rows), rows.block.tables[rows.k].shape[1]
-        shapes, like = ((count, rank, rank), (count, rank), ()), rows.block.tables[rows.k]
-        return cls(*(torch.zeros(shape, dtype=torch.float64, device=like.device) for shape in shapes))
+    def zero(cls, count: int, table: Tensor) -> RowSums:
+        """Of so many rows of a table, without entries."""
+        shapes = ((count, table.shape[1], table.shape[1]), (count, table.shape[1]), ())
+        return cls(*(torch.zeros(shape, dtype=torch.float64, device=table.device) for shape in shapes))
 
-
-def add_systems(rows: Rows, view: ModeView, targets: Tensor, systems: RowSums, row_systems: RowSystems) -> None:
-    """Add some entries to the systems of their rows, in place; by an engine's loop over sorted entries."""
-    block, table = rows.block, rows.block.tables[rows.k]
-    if not rows.all_rows:
-        view = view.rows(rows.rows.start, rows.rows.stop)
-        targets = targets.index_select(0, view.order)
-        view = replace(view, order=torch.arange(len(view.order), dtype=torch.int32, device=targets.device))
-    others = [block.tables[m] for m in rows.others]
-    gram, right = row_systems(view, others, targets, None, table.shape[1], sums=block.sums)
-    systems.gram.add_(gram)
-    systems.right.add_(right)
-    systems.squares.add_(sum_of_squares(targets))
+    def add(self, entries: RowEntries, rows: range, row_systems: RowSystems) -> None:
+        """Add some entries of these rows, in place; by an engine's loop over sorted entries."""
+        if len(rows) < len(entries.view.starts) - 1:
+            view = entries.view.rows(rows.start, rows.stop)
+            targets = entries.targets.index_select(0, view.order)
+            view = replace(view, order=torch.arange(len(view.order), dtype=torch.int32, device=targets.device))
+            entries = replace(entries, view=view, targets=targets)
+        gram, right = row_systems(entries, self.right.shape[1])
+        self.gram.add_(gram)
+        self.right.add_(right)
+        self.squares.add_(sum_of_squares(entries.targets))
 
 
 def sum_of_squares(numbers: Tensor) -> float:
-    """Σ of squares, chunk by chunk."""
-    return math.fsum(float(torch.dot(part, part)) for part in torch.split(numbers, SQUARES_CHUNK))
+    """Σ of squares; those of a chunk are added up in 32 bits, their sums in 64."""
+    return math.fsum(float(torch.dot(part, part)) for part in torch.split(numbers, CHUNK))
 
 
 def add_numbers(indices: Tensor, mode: int, targets: Tensor, sums: Tensor) -> None:
     """Add some values to the sums of their labels in one mode, ``(I_n,)`` in 64 bits."""
     sums.index_add_(0, indices[:, mode], targets.double())
-
-
-@dataclass(frozen=True)
-class Biases:
-    """Several trials of one number per label, all modes one below the other."""
-
-    mean: float
-    effects: NDArray[np.float64]  # (labels of all modes, trials)
-    starts: NDArray[np.int64]  # (modes,)
-
-
-def add_biases(
-    biases: Biases, mode: int, block: tuple[NDArray[np.int32], NDArray[np.float32]], sums: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Add the residuals of the biases to the sums of their labels ``(I_n, trials)``; returns Σ of their squares."""
-    indices, values = block
-    squares = np.zeros(sums.shape[1])
-    for start in range(0, len(values), CHUNK):
-        part = indices[start : start + CHUNK]
-        residuals = values[start : start + CHUNK, None] - biases.mean - biases.effects[part + biases.starts].sum(axis=1)
-        np.add.at(sums, part[:, mode], residuals)
-        squares += np.square(residuals).sum(axis=0)
-    return squares

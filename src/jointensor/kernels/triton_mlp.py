@@ -13,6 +13,8 @@ import triton  # type: ignore[import-untyped, unused-ignore]
 import triton.language as tl  # type: ignore[import-untyped, unused-ignore]
 from torch import Tensor, nn
 
+from jointensor.kernels.engines import MIN_SHORT_WEIGHTS
+
 ROWS = 128
 """Rows of x in one tile."""
 
@@ -29,10 +31,6 @@ MAX_INPUTS, MAX_OUTPUTS = 128, 32
 
 SHARED = 200_000
 """Bytes of shared memory that a program may need."""
-
-
-MIN_SHORT_WEIGHTS = 4096
-"""Weights of a layer from which on short products are faster; smaller layers spend their time elsewhere."""
 
 
 def linear_relu_linear_short(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ import triton  # type: ignore[import-untyped, unused-ignore]
 import triton.language as tl  # type: ignore[import-untyped, unused-ignore]
 from torch import Tensor
 
-from jointensor.kernels.rows import ModeView
+from jointensor.kernels.rows import ModeView, RowEntries
 
 SEGMENT = 1024
 """Most entries of one program: enough programs to fill the device even where a mode has few rows."""
@@ -56,89 +56,57 @@ def segments_of(view: ModeView) -> Segments:
 
 
 def solve_rows_triton(
-    view: ModeView,
-    others: Sequence[Tensor],
-    targets: Tensor,
-    weights: Tensor | None,
-    ridge: Tensor,
-    table: Tensor,
-    *,
-    evaluate: bool = True,
-    prior: Tensor | None = None,
-    sums: bool = False,
+    entries: RowEntries, ridge: Tensor, table: Tensor, *, evaluate: bool = True, prior: Tensor | None = None
 ) -> Tensor:
     """As :func:`jointensor.kernels.rows.solve_rows`, for tensors on a GPU in 32 bits."""
     size, rank = table.shape
     if size == 0:
-        return torch.empty_like(targets) if evaluate else targets.new_empty(0)
+        return entries.targets.new_empty(len(entries.targets) if evaluate else 0)
     if rank > MAX_RANK:
         from jointensor.kernels.triton_wide_rows import solve_wide_rows  # noqa: PLC0415 - it uses the kernels below
 
-        solve_wide_rows(view, others, targets, weights, ridge, table, prior=prior, sums=sums)
-        return evaluate_rows(view, others, targets, table, sums=sums) if evaluate else targets.new_empty(0)
+        solve_wide_rows(entries, ridge, table, prior)
+    else:
+        _solve_rows(entries, ridge, table, prior)
+    return evaluate_rows(entries, table) if evaluate else entries.targets.new_empty(0)
+
+
+def _solve_rows(entries: RowEntries, ridge: Tensor, table: Tensor, prior: Tensor | None) -> None:
+    """Solve rows whose normal equations fit in the registers of one program."""
+    view, targets, weights, rank = entries.view, entries.targets, entries.weights, table.shape[1]
     cut = view.remember("segments", lambda: segments_of(view))
-    stacked, offsets = _stack(others, table)
+    stacked, offsets = stack_tables(entries.others, table)
     padded = max(16, triton.next_power_of_2(rank))  # the least a matrix product takes
     gram = table.new_zeros(len(cut.long_rows), padded, padded)
     right = table.new_zeros(len(cut.long_rows), padded)
-    entries = len(targets)
-    weighed = targets if weights is None else weights
+    shape = {"DRAWN": prior is not None, "rank": rank, "RANK": padded, "num_warps": 1 if padded <= 32 else 4}
     drawn = table if prior is None else prior
-    shape = {
-        "SUMS": sums,
-        "rank": rank,
-        "MODES": len(others),
-        "RANK": padded,
-        "BLOCK": BLOCK,
-        "num_warps": 1 if padded <= 32 else 4,
-    }
-    given = (view.order, view.columns, stacked, offsets, entries)
     _accumulate[(len(cut.rows),)](
-        *cut[:4],
-        *given,
-        targets,
-        weighed,
-        ridge,
-        drawn,
-        table,
-        gram,
-        right,
-        WEIGHTED=weights is not None,
-        DRAWN=prior is not None,
-        **shape,
-    )
+        *cut[:4], view.order, view.columns, stacked, offsets, len(targets), targets,
+        targets if weights is None else weights, ridge, drawn, table, gram, right,
+        WEIGHTED=weights is not None, SUMS=entries.sums, MODES=len(entries.others), BLOCK=BLOCK, **shape,
+    )  # fmt: skip
     if len(cut.long_rows):
-        _solve_long[(len(cut.long_rows),)](
-            cut.long_rows,
-            gram,
-            right,
-            ridge,
-            drawn,
-            table,
-            DRAWN=prior is not None,
-            rank=rank,
-            RANK=padded,
-            num_warps=shape["num_warps"],
-        )
-    return evaluate_rows(view, others, targets, table, sums=sums) if evaluate else targets.new_empty(0)
+        _solve_long[(len(cut.long_rows),)](cut.long_rows, gram, right, ridge, drawn, table, **shape)
 
 
-def evaluate_rows(view: ModeView, others: Sequence[Tensor], like: Tensor, table: Tensor, *, sums: bool) -> Tensor:
+def evaluate_rows(entries: RowEntries, table: Tensor) -> Tensor:
     """As :func:`jointensor.kernels.rows.row_values`."""
+    view = entries.view
     cut = view.remember("segments", lambda: segments_of(view))
-    stacked, offsets = _stack(others, table)
+    stacked, offsets = stack_tables(entries.others, table)
     padded = max(16, triton.next_power_of_2(table.shape[1]))
-    values = torch.empty_like(like)
+    values = torch.empty_like(entries.targets)
     _evaluate[(len(cut.rows),)](
-        *cut[:3], view.order, view.columns, stacked, offsets, len(like), table, values,
-        SUMS=sums, rank=table.shape[1], MODES=len(others), RANK=padded,
+        *cut[:3], view.order, view.columns, stacked, offsets, len(values), table, values,
+        SUMS=entries.sums, rank=table.shape[1], MODES=len(entries.others), RANK=padded,
         BLOCK=max(1, min(BLOCK, BLOCK * 128 // padded)),  # as many numbers in registers as at a rank of 128
         num_warps=1 if padded <= 32 else 4,
     )  # fmt: skip
     return values
 
 
-def _stack(others: Sequence[Tensor], table: Tensor) -> tuple[Tensor, Tensor]:
+def stack_tables(others: Sequence[Tensor], table: Tensor) -> tuple[Tensor, Tensor]:
     """All other tables one below the other, and where each begins."""
     if not others:
         return table, torch.zeros(1, dtype=torch.int64, device=table.device)

@@ -7,7 +7,6 @@ rows in groups, so that memory is bounded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -16,8 +15,8 @@ import triton  # type: ignore[import-untyped, unused-ignore]
 import triton.language as tl  # type: ignore[import-untyped, unused-ignore]
 from torch import Tensor
 
-from jointensor.kernels.rows import ModeView, row_groups, solve_spd
-from jointensor.kernels.triton_rows import BLOCK, _eliminate, _khatri_rao, _prior, _stack
+from jointensor.kernels.rows import ModeView, RowEntries, row_groups, solve_spd
+from jointensor.kernels.triton_rows import BLOCK, _eliminate, _khatri_rao, _prior, stack_tables
 
 FEW = (16, 32, 64, 128)
 """Sizes of systems of entries; a row takes the smallest that holds its entries."""
@@ -73,35 +72,17 @@ def tile_of(rank: int) -> int:
     return TILES[0] if narrow < NARROW_GAIN * wide else TILES[1]
 
 
-def solve_wide_rows(
-    view: ModeView,
-    others: Sequence[Tensor],
-    targets: Tensor,
-    weights: Tensor | None,
-    ridge: Tensor,
-    table: Tensor,
-    *,
-    prior: Tensor | None,
-    sums: bool,
-) -> None:
+def solve_wide_rows(entries: RowEntries, ridge: Tensor, table: Tensor, prior: Tensor | None) -> None:
     """As :func:`jointensor.kernels.rows.solve_rows`, without values; weights are not negative."""
-    rank = table.shape[1]
+    view, targets, weights, rank = entries.view, entries.targets, entries.weights, table.shape[1]
     cut = view.remember("wide segments", lambda: wide_segments_of(view))
-    stacked, offsets = _stack(others, table)
-    entries = (
-        view.order,
-        view.columns,
-        stacked,
-        offsets,
-        len(targets),
-        targets,
-        targets if weights is None else weights,
-    )
-    shape = {"WEIGHTED": weights is not None, "SUMS": sums, "rank": rank, "MODES": len(others)}
+    looked_up = (view.order, view.columns, *stack_tables(entries.others, table))
+    given = (*looked_up, len(targets), targets, targets if weights is None else weights)
+    shape = {"WEIGHTED": weights is not None, "SUMS": entries.sums, "rank": rank, "MODES": len(entries.others)}
     for size, rows in zip(FEW, cut.few, strict=True):
         if len(rows):
             _solve_few[(len(rows),)](
-                rows, view.starts, *entries, ridge, table if prior is None else prior, table,
+                rows, view.starts, *given, ridge, table if prior is None else prior, table,
                 DRAWN=prior is not None, **shape, SIZE=size, PART=PART, num_warps=max(1, size // 16),
                 num_stages=1,  # more would take shared memory from other programs
             )  # fmt: skip
@@ -113,7 +94,7 @@ def solve_wide_rows(
         part = slice(cut.firsts[group.start], cut.firsts[group.stop])
         segments = (one[part] for one in (cut.places, cut.begins, cut.ends, cut.alone))
         _add_tiles[((part.stop - part.start) * tiles * (tiles + 1) // 2,)](
-            *segments, *entries, group.start, gram, right, **shape, TILE=tile, TILES=tiles, BLOCK=BLOCK,
+            *segments, *given, group.start, gram, right, **shape, TILE=tile, TILES=tiles, BLOCK=BLOCK,
             num_warps=4 if tile <= 64 else 8,
         )  # fmt: skip
         table[rows] = solve_spd(gram, right, ridge[rows], None if prior is None else prior[rows])

@@ -24,6 +24,9 @@ PREDICTORS = Registry("predictor", "jointensor.predictors")
 MAX_CELLS = 2**62
 """Cells that can be numbered with 64 bits; beyond it the keys of training entries and of queries would not agree."""
 
+CHUNK = 1 << 18
+"""Entries that are predicted at a time: bounds memory."""
+
 Config = dict[str, Any]
 Arrays = dict[str, Tensor]
 

@@ -8,16 +8,17 @@ in rounds over all modes. λ and the number of rounds are those with the lowest 
 entries λ is :data:`DEFAULT_SHRINKAGE`, and rounds go on until the penalised training error has converged.
 
 All that the algorithm needs of the training entries is the sum of their residuals by label (:class:`BiasEntries`), so
-entries may lie in NumPy arrays (:func:`fit_bias`), in tensors on a device (:func:`fit_bias_on_device`), or in shards on
-disk (:func:`fit_bias_streamed`).
+entries may lie in memory (:func:`fit_bias`; :func:`fit_bias_on_device` takes tensors on a device) or in shards on disk
+(:func:`fit_bias_streamed`).
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import starmap
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from jointensor.data.shard_writer import ShardedTensor
 from jointensor.data.tensor import SparseTensor
 from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.kernels import Engine
-from jointensor.kernels.terms import Biases
+from jointensor.kernels.terms import Term, Terms, add_numbers
 from jointensor.predictors.tables import (
     DEFAULT_SHRINKAGE,
     MAX_ROUNDS,
@@ -53,7 +54,7 @@ class BiasFit:
     shrinkage: float
     effects: list[Vector]
     """b_n, ``(I_n,)`` each."""
-    squares: float = 0.0
+    squares: float
     """Sum of the squared training residuals."""
     lowest: float = math.inf
     best: list[Vector] = field(default_factory=list)
@@ -62,12 +63,12 @@ class BiasFit:
     """That round, counted from 1."""
     running: bool = True
 
-    def refit(self, n: int, sums: Vector, counts: Vector, squares: float) -> Vector:
+    def refit(self, n: int, sums: Vector, counts: Vector) -> Vector:
         """New biases of one mode from sums of residuals by label; returns by how much they changed, ``(I_n,)``."""
         old = self.effects[n]
         step = (sums + counts * old) / (counts + self.shrinkage) - old
         self.effects[n] = old + step
-        self.squares = squares - 2 * float(step @ sums) + float(step**2 @ counts)
+        self.squares += float(step**2 @ counts - 2 * step @ sums)
         return step
 
     def score(self, round_: int, validation_error: float | None) -> None:
@@ -88,12 +89,14 @@ class BiasEntries(ABC):
 
     mean: float
     """Of the training values."""
+    squares: float
+    """Sum of their squared deviations from it."""
     counts: Sequence[Vector]
     """Training entries of every label, ``(I_n,)`` for each mode."""
 
     @abstractmethod
-    def residual_sums(self, n: int, fits: Sequence[BiasFit]) -> Iterator[tuple[Vector, float]]:
-        """For every fit: residuals summed by label of mode n, ``(I_n,)``, and the sum of their squares."""
+    def residual_sums(self, n: int, fits: Sequence[BiasFit]) -> Sequence[Vector]:
+        """For every fit: residuals summed by label of mode n, ``(I_n,)``."""
 
     @abstractmethod
     def changed(self, n: int, step: Vector) -> None:
@@ -106,14 +109,14 @@ class BiasEntries(ABC):
 
 def backfit(entries: BiasEntries, grid: Sequence[float]) -> BiasFit:
     """The best fit among the λ of a grid, which are fitted side by side so that a pass serves all of them."""
-    fits = [BiasFit(shrinkage, [0.0 * counts for counts in entries.counts]) for shrinkage in grid]
+    fits = [BiasFit(shrinkage, [0.0 * counts for counts in entries.counts], entries.squares) for shrinkage in grid]
     for round_ in range(1, MAX_ROUNDS + 1):
         running = [fit for fit in fits if fit.running]
         if not running:
             break
         for n, counts in enumerate(entries.counts):
-            for fit, (sums, squares) in zip(running, entries.residual_sums(n, running), strict=True):
-                entries.changed(n, fit.refit(n, sums, counts, squares))
+            for fit, sums in zip(running, entries.residual_sums(n, running), strict=True):
+                entries.changed(n, fit.refit(n, sums, counts))
         for fit in running:
             fit.score(round_, entries.validation_error(fit))
     return min(fits, key=lambda fit: fit.lowest)
@@ -133,74 +136,58 @@ def _to_numpy(values: Vector) -> NDArray[Any]:
     return values.cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
 
 
-class _EntriesInMemory(BiasEntries):
-    """Entries whose residuals are kept and updated: one fit at a time, so that they are kept once."""
-
-    def __init__(
-        self, mean: float, train: _Columns, valid: _Columns, sum_by_label: Sequence[Callable[[Vector], Vector]]
-    ) -> None:
-        self.mean, self.train, self.valid, self.sum_by_label = mean, train, valid, sum_by_label
-        self.counts = [one(0 * train.values + 1) for one in sum_by_label]
-
-    def fit(self) -> Tables:
-        """The biases, with the λ that validates best."""
-        grid = SHRINKAGE_GRID if len(self.valid.values) else (DEFAULT_SHRINKAGE,)
-        return _as_tables(min(map(self._fit_one, grid), key=lambda fit: fit.lowest), self)
-
-    def _fit_one(self, shrinkage: float) -> BiasFit:
-        self.residuals, self.valid_residuals = self.train.values - self.mean, self.valid.values - self.mean
-        return backfit(self, (shrinkage,))
-
-    def residual_sums(self, n: int, fits: Sequence[BiasFit]) -> Iterator[tuple[Vector, float]]:
-        squares = 0.0 if len(self.valid.values) else float(self.residuals @ self.residuals)
-        for _ in fits:
-            yield self.sum_by_label[n](self.residuals), squares
-
-    def changed(self, n: int, step: Vector) -> None:
-        self.residuals -= step[self.train.labels[n]]
-        self.valid_residuals -= step[self.valid.labels[n]]
-
-    def validation_error(self, fit: BiasFit) -> float | None:
-        return math.sqrt((self.valid_residuals**2).mean()) if len(self.valid.values) else None
-
-
-@dataclass(frozen=True)
-class _Columns:
-    """Labels of every mode, ``(entries,)`` each, and values in 64 bits, ``(entries,)``."""
-
-    labels: list[Any]
-    values: Vector
-
-
-def fit_bias(train: SparseTensor, valid: SparseTensor) -> Tables:
-    """The additive ridge-bias predictor: a mean, one number per label, one λ for all of them."""
-    parts = [
-        _Columns([np.ascontiguousarray(column) for column in part.indices.T], part.values.astype(np.float64))
-        for part in (train, valid)
-    ]
-
-    def sum_by_label(n: int) -> Callable[[Vector], Vector]:
-        return lambda values: np.bincount(parts[0].labels[n], values, minlength=train.shape[n])
-
-    mean = float(train.values.mean(dtype=np.float64))
-    return _EntriesInMemory(mean, parts[0], parts[1], [sum_by_label(n) for n in range(train.n_modes)]).fit()
-
-
 Entries = tuple[Tensor, Tensor]
 """Indices ``(entries, modes)`` and values ``(entries,)``, on a device."""
 
 
+class _EntriesInMemory(BiasEntries):
+    """Entries whose residuals are kept and updated: one fit at a time, so that they are kept once."""
+
+    def __init__(self, train: Entries, valid: Entries, shape: Sequence[int]) -> None:
+        self.labels, self.valid_labels = ([column.contiguous() for column in one[0].T] for one in (train, valid))
+        self.values, self.valid_values = train[1].double(), valid[1].double()  # (entries,) each
+        self.mean = float(self.values.mean())
+        self.squares = float((self.values - self.mean).square().sum())
+        self.sum_by_label = [_sums_by_label(column, size) for column, size in zip(self.labels, shape, strict=True)]
+        self.counts = [sums(torch.ones_like(self.values)) for sums in self.sum_by_label]
+
+    def fit(self) -> Tables:
+        """The biases, with the λ that validates best."""
+        grid = SHRINKAGE_GRID if len(self.valid_values) else (DEFAULT_SHRINKAGE,)
+        return _as_tables(min(map(self._fit_one, grid), key=lambda fit: fit.lowest), self)
+
+    def _fit_one(self, shrinkage: float) -> BiasFit:
+        self.residuals, self.valid_residuals = self.values - self.mean, self.valid_values - self.mean
+        return backfit(self, (shrinkage,))
+
+    def residual_sums(self, n: int, fits: Sequence[BiasFit]) -> Sequence[Vector]:
+        return [self.sum_by_label[n](self.residuals) for _ in fits]
+
+    def changed(self, n: int, step: Vector) -> None:
+        self.residuals -= step[self.labels[n]]
+        self.valid_residuals -= step[self.valid_labels[n]]
+
+    def validation_error(self, fit: BiasFit) -> float | None:
+        return math.sqrt((self.valid_residuals**2).mean()) if len(self.valid_values) else None
+
+
+def fit_bias(train: SparseTensor, valid: SparseTensor) -> Tables:
+    """The additive ridge-bias predictor: a mean, one number per label, one λ for all of them."""
+    given = [tuple(map(torch.as_tensor, (part.indices.copy(), part.values.copy()))) for part in (train, valid)]
+    return fit_bias_on_device(given[0], given[1], train.shape)  # type: ignore[arg-type]
+
+
 def fit_bias_on_device(train: Entries, valid: Entries, shape: Sequence[int]) -> Tables:
-    """The same from tensors, which stay on their device; sums are taken in another order."""
-    parts = [_Columns([column.contiguous() for column in indices.T], v.double()) for indices, v in (train, valid)]
-    sums = [_running_sums(column, size) for column, size in zip(parts[0].labels, shape, strict=True)]
-    return _EntriesInMemory(float(parts[0].values.mean()), parts[0], parts[1], sums).fit()
+    """The same from tensors, which stay on their device."""
+    return _EntriesInMemory(train, valid, shape).fit()
 
 
-def _running_sums(labels: Tensor, size: int) -> Callable[[Tensor], Tensor]:
-    """Sums per label, ``(entries,)`` → ``(I_n,)``, as differences of running sums: on a GPU, additions to the same
+def _sums_by_label(labels: Tensor, size: int) -> Callable[[Tensor], Tensor]:
+    """Sums per label, ``(entries,)`` → ``(I_n,)``; on a GPU as differences of running sums, since additions to the same
     label would wait for each other.
     """
+    if not labels.is_cuda:
+        return lambda values: torch.bincount(labels, values, minlength=size)
     order, ends = torch.argsort(labels), torch.bincount(labels, minlength=size).cumsum(0)
 
     def sums(values: Tensor) -> Tensor:
@@ -215,20 +202,21 @@ class _EntriesOnDisk(BiasEntries):
     """Entries in shards: residuals are computed anew in every pass."""
 
     def __init__(self, tensor: ShardedTensor, engine: Engine, processes: ProcessGroup) -> None:
-        self.train, self.mean, self.counts, self.valid = tensor.train, tensor.summary.mean, tensor.counts, tensor.valid
+        self.train, self.counts, self.valid = tensor.train, tensor.counts, tensor.valid
+        self.mean, self.squares = tensor.summary.mean, tensor.summary.squares
         self.engine, self.processes = engine, processes
-        self.starts = np.cumsum([0, *tensor.shape])[:-1]
 
-    def residual_sums(self, n: int, fits: Sequence[BiasFit]) -> Iterator[tuple[Vector, float]]:
-        effects = np.stack([np.concatenate(fit.effects) for fit in fits], axis=1)  # (labels of all modes, fits)
-        biases = Biases(self.mean, effects, self.starts)
-        sums, squares = np.zeros((len(self.counts[n]), len(fits))), np.zeros(len(fits))
+    def residual_sums(self, n: int, fits: Sequence[BiasFit]) -> Sequence[Vector]:
+        terms = [Terms(self.mean, tuple(starmap(_term, enumerate(fit.effects)))) for fit in fits]
+        sums = torch.zeros(len(fits), len(self.counts[n]), dtype=torch.float64)
         for block in self.train.blocks():
-            squares += self.engine.add_biases(biases, n, (block.indices, block.values), sums)
-        every = (
-            self.processes.sum_(torch.from_numpy(np.vstack([sums, squares])).to(self.processes.device)).cpu().numpy()
-        )
-        yield from zip(every[:-1].T, every[-1].tolist(), strict=True)
+            indices, values = torch.from_numpy(block.indices), torch.from_numpy(block.values)
+            for one, total in zip(terms, sums, strict=True):
+                residuals = values.clone()
+                self.engine.subtract_terms(one, indices, residuals)
+                add_numbers(indices, n, residuals, total)
+        summed: NDArray[np.float64] = self.processes.sum_(sums.to(self.processes.device)).cpu().numpy()
+        return list(summed)
 
     def changed(self, n: int, step: Vector) -> None:
         pass
@@ -239,6 +227,10 @@ class _EntriesOnDisk(BiasEntries):
             return None
         predicted = sum(effects[valid.indices[:, n]] for n, effects in enumerate(fit.effects))
         return math.sqrt(np.mean((valid.values - self.mean - predicted) ** 2))
+
+
+def _term(mode: int, effects: NDArray[np.float64]) -> Term:
+    return Term((mode,), (torch.from_numpy(effects[:, None].astype(np.float32)),))
 
 
 def fit_bias_streamed(tensor: ShardedTensor, engine: Engine, processes: ProcessGroup = SINGLE_PROCESS) -> Tables:

@@ -19,7 +19,6 @@ import torch
 from numpy.typing import NDArray
 
 from jointensor.data.tensor import SparseTensor, cell_keys
-from jointensor.errors import ConfigError, RunError
 from jointensor.predictors.base import Packed, require, whole_numbers
 from jointensor.predictors.biases import fit_bias
 from jointensor.predictors.tables import Tables
@@ -121,21 +120,6 @@ class Calibration:
         """The level to use: where many values are equal, a lower one covers enough already, and a little more."""
         at = int(np.searchsorted(np.maximum.accumulate(self.held), level + SETTINGS.spare_misses * (1 - level)))
         return min(level, LEVELS[at]) if at < len(LEVELS) else level
-
-
-def interval_around(
-    calibration: Calibration | None,
-    indices: NDArray[np.integer],
-    predictions: NDArray[np.floating],
-    unseen: NDArray[np.bool_],
-    level: float,
-) -> NDArray[np.float32]:
-    """Intervals around predictions, ``(entries, 2)``; refuses levels that are no share, and a missing calibration."""
-    if not 0 < level < 1:
-        raise ConfigError(f"an interval of {level:g} is not possible; give a share between 0 and 1, such as 0.9")
-    if calibration is None:
-        raise RunError("this model has no intervals: there were too few entries that it was not trained on; fit again")
-    return calibration.interval(indices, predictions, level, unseen).astype(np.float32)
 
 
 def _ends(quantiles: NDArray[np.float64], below: float, level: float) -> tuple[float, float]:

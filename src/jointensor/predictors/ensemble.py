@@ -10,15 +10,11 @@ from numpy.typing import NDArray
 
 from jointensor.data.tensor import SparseTensor
 from jointensor.models.joint import JointModel
-from jointensor.predictors.base import PREDICTORS, Packed, Predictor, pack_predictor, require, unpack_predictor
-from jointensor.predictors.conformal import Calibration, interval_around
-from jointensor.predictors.joint import Evaluate, JointPredictor
+from jointensor.predictors.base import CHUNK, PREDICTORS, Packed, Predictor, pack_predictor, require, unpack_predictor
+from jointensor.predictors.conformal import Calibration
+from jointensor.predictors.joint import Calibrated, Evaluate, JointPredictor
 from jointensor.predictors.tables import Table, Tables, modes_needed
 from jointensor.predictors.update import check_labels_kept, fit_new_biases
-
-CHUNK = 1 << 18
-"""Entries that are predicted at a time: bounds memory."""
-
 
 NAMES = ("auto", "mixture")
 """What makes ensembles: a search, or the default fit."""
@@ -42,7 +38,7 @@ class Member:
 
 @PREDICTORS.register("ensemble")
 @dataclass(frozen=True)
-class Ensemble(Predictor):
+class Ensemble(Calibrated):
     """What ``auto`` returns."""
 
     members: tuple[Member, ...]
@@ -84,10 +80,6 @@ class Ensemble(Predictor):
         """The joint model of the heaviest member that has one."""
         return next((predictor.model for predictor in self.joint_predictors), None)
 
-    def unseen(self, indices: NDArray[np.integer]) -> NDArray[np.bool_]:
-        """Which entries have a label that no training entry had (or that is unknown: -1)."""
-        return self.fallback.unseen(indices)
-
     def predict(self, indices: NDArray[np.integer]) -> NDArray[np.float32]:
         """One number per entry, ``(entries, modes)`` → ``(entries,)``."""
         indices = np.asarray(indices)
@@ -109,17 +101,11 @@ class Ensemble(Predictor):
         """The same; see :meth:`JointPredictor.predict_with`."""
         return self.predict(indices)
 
-    def interval(self, indices: NDArray[np.integer], level: float) -> NDArray[np.float32]:
-        """Lower and upper ends that hold a share ``level`` of such entries, ``(entries, 2)``."""
-        indices = np.asarray(indices)
-        return self.interval_around(indices, self.predict(indices), self.unseen(indices), level)
-
     def interval_around(
-        self, indices: NDArray[np.integer], predictions: NDArray[np.float32], unseen: NDArray[np.bool_], level: float
+        self, indices: NDArray[np.integer], predictions: NDArray[np.floating], unseen: NDArray[np.bool_], level: float
     ) -> NDArray[np.float32]:
-        """The same for entries that were predicted already."""
-        ends = interval_around(self.calibration, indices, predictions, unseen, level)
-        return np.clip(ends, self.low, self.high)
+        """Intervals within the range of the training values."""
+        return np.clip(super().interval_around(indices, predictions, unseen, level), self.low, self.high)
 
     def weighted_mean(self, indices: NDArray[np.integer]) -> NDArray[np.float64]:
         """The weighted mean of the members, ``(entries,)``."""
@@ -166,10 +152,6 @@ class Ensemble(Predictor):
         fits = [fit for member in self.members for fit in member.fits]
         determined = 0 if self.dependency is None else len(self.dependency.keys)
         return determined + sum(predictor.n_parameters() for predictor in (*fits, *self.residual_models))
-
-    def supports(self, n_modes: int) -> bool:
-        """As many modes as the biases have."""
-        return len(self.shape) == n_modes
 
     def explain(self) -> dict[str, Any]:
         """Members with their weights, residual models, and the modes of a dependency."""

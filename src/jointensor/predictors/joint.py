@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
@@ -11,17 +12,14 @@ import torch
 from numpy.typing import NDArray
 
 from jointensor.data.tensor import SparseTensor
-from jointensor.errors import RunError
+from jointensor.errors import ConfigError, RunError
 from jointensor.models.joint import JointModel, evaluate_in_batches
 from jointensor.models.size import CountAllocations
-from jointensor.predictors.base import PREDICTORS, Arrays, Packed, Predictor, require, whole_numbers
-from jointensor.predictors.conformal import Calibration, interval_around
+from jointensor.predictors.base import CHUNK, PREDICTORS, Arrays, Packed, Predictor, require, whole_numbers
+from jointensor.predictors.conformal import Calibration
 from jointensor.predictors.tables import Tables
 from jointensor.predictors.update import check_labels_kept, fit_new_biases, fit_new_labels
 from jointensor.registry import parse_spec
-
-CHUNK = 1 << 18
-"""Entries that are looked up at a time: bounds memory."""
 
 BATCH = 1 << 15
 """Entries that go through the model at a time."""
@@ -30,9 +28,48 @@ Evaluate = Callable[[JointModel, NDArray[np.integer]], NDArray[np.float32]]
 """How values of entries are computed by a model."""
 
 
+class Calibrated(Predictor):
+    """A predictor that knows which labels were seen, and has intervals where entries were held out for them."""
+
+    fallback: Tables
+    """Additive biases; a label that they lack was not seen."""
+    calibration: Calibration | None
+    """``None`` where there were too few held-out entries for intervals."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """Size of every mode."""
+
+    def unseen(self, indices: NDArray[np.integer]) -> NDArray[np.bool_]:
+        """Which entries have a label that no training entry had (or that is unknown: -1)."""
+        return self.fallback.unseen(indices)
+
+    def interval(self, indices: NDArray[np.integer], level: float) -> NDArray[np.float32]:
+        """Lower and upper ends that hold a share ``level`` of such entries, ``(entries, 2)``."""
+        indices = np.asarray(indices)
+        return self.interval_around(indices, self.predict(indices), self.unseen(indices), level)
+
+    def interval_around(
+        self, indices: NDArray[np.integer], predictions: NDArray[np.floating], unseen: NDArray[np.bool_], level: float
+    ) -> NDArray[np.float32]:
+        """The same for entries that were predicted already; refuses levels that are no share."""
+        if not 0 < level < 1:
+            raise ConfigError(f"an interval of {level:g} is not possible; give a share between 0 and 1, such as 0.9")
+        if self.calibration is None:
+            raise RunError(
+                "this model has no intervals: there were too few entries that it was not trained on; fit again"
+            )
+        return self.calibration.interval(indices, predictions, level, unseen).astype(np.float32)
+
+    def supports(self, n_modes: int) -> bool:
+        """As many modes as the training entries had."""
+        return len(self.shape) == n_modes
+
+
 @PREDICTORS.register("joint")
 @dataclass(frozen=True)
-class JointPredictor(Predictor):
+class JointPredictor(Calibrated):
     """A joint model and the additive biases that stand in for it on unseen labels.
 
     The factor rows of a label without training entries are whatever they were initialised to, so an entry with such a
@@ -45,16 +82,11 @@ class JointPredictor(Predictor):
     returned: Literal["joint", "bias"] = "joint"
     """Which of the two predicts entries whose labels were all seen."""
     calibration: Calibration | None = None
-    """``None`` where there were too few held-out entries for intervals."""
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Size of every mode."""
         return self.model.shape
-
-    def unseen(self, indices: NDArray[np.integer]) -> NDArray[np.bool_]:
-        """Which entries have a label that no training entry had (or that is unknown: -1)."""
-        return self.fallback.unseen(indices)
 
     def predict(self, indices: NDArray[np.integer]) -> NDArray[np.float32]:
         """One number per entry, ``(entries, modes)`` → ``(entries,)``; in chunks, so that memory is bounded."""
@@ -90,17 +122,6 @@ class JointPredictor(Predictor):
             return np.any((indices < 0) | (indices >= np.array(self.model.shape)), axis=1)
         return unseen
 
-    def interval(self, indices: NDArray[np.integer], level: float) -> NDArray[np.float32]:
-        """Lower and upper ends that hold a share ``level`` of such entries, ``(entries, 2)``."""
-        indices = np.asarray(indices)
-        return self.interval_around(indices, self.predict(indices), self.unseen(indices), level)
-
-    def interval_around(
-        self, indices: NDArray[np.integer], predictions: NDArray[np.float32], unseen: NDArray[np.bool_], level: float
-    ) -> NDArray[np.float32]:
-        """The same for entries that were predicted already."""
-        return interval_around(self.calibration, indices, predictions, unseen, level)
-
     def with_entries(self, fresh: SparseTensor) -> Self:
         """Model and biases have rows for new labels, too; all others stay as they are."""
         check_labels_kept(self.shape, fresh)
@@ -109,10 +130,6 @@ class JointPredictor(Predictor):
     def n_parameters(self) -> int:
         """Those of the joint model."""
         return self.model.n_parameters()
-
-    def supports(self, n_modes: int) -> bool:
-        """As many modes as the model has."""
-        return len(self.shape) == n_modes
 
     def explain(self) -> dict[str, Any]:
         """The model's configuration, and which of model and biases predicts."""

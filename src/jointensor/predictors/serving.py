@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,7 +15,6 @@ from jointensor.models.joint import JointModel
 from jointensor.models.nonlinear.julia import Julia
 from jointensor.predictors.ensemble import Ensemble
 from jointensor.predictors.joint import JointPredictor, evaluate_model
-from jointensor.predictors.tables import Table, Tables
 
 BATCH = 1 << 12
 """Entries that go through a model at a time: the outputs of a layer stay in the cache of a core."""
@@ -25,21 +23,11 @@ HIDDEN_BATCH = 1 << 10
 """Entries whose widest layer is computed at a time: it is read again before it leaves that cache."""
 
 
-@dataclass(frozen=True)
-class Answers:
-    """Predictions of some entries, from which their intervals can be computed."""
-
-    predicted: NDArray[np.float32]
-    """``(entries,)``."""
-    never_seen: NDArray[np.bool_]
-    """Which entries have a label that no training entry had, ``(entries,)``."""
-
-
 class Serving:
     """Predicts like the given predictor, in small batches on all of torch's threads."""
 
     def __init__(self, predictor: JointPredictor | Ensemble) -> None:
-        self.predictor = replace(predictor, fallback=_indexed(predictor.fallback))
+        self.predictor = predictor
 
     def unseen(self, indices: NDArray[np.integer]) -> NDArray[np.bool_]:
         """Which entries have a label that no training entry had (or that is unknown: -1)."""
@@ -47,16 +35,12 @@ class Serving:
 
     def predict(self, indices: NDArray[np.integer]) -> NDArray[np.float32]:
         """One number per entry, ``(entries, modes)`` → ``(entries,)``."""
-        return self.answer(indices).predicted
+        return self.answer(indices)[0]
 
-    def answer(self, indices: NDArray[np.integer]) -> Answers:
-        """Predictions, and which entries have a label that was never seen."""
+    def answer(self, indices: NDArray[np.integer]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Predictions, and which entries have a label that was never seen, ``(entries,)`` each."""
         unseen = self.unseen(indices)
-        return Answers(self.predictor.predict_with(indices, unseen, _in_small_batches), unseen)
-
-    def interval(self, indices: NDArray[np.integer], answers: Answers, level: float) -> NDArray[np.float32]:
-        """Lower and upper ends of entries that were predicted, ``(entries, 2)``."""
-        return self.predictor.interval_around(indices, answers.predicted, answers.never_seen, level)
+        return self.predictor.predict_with(indices, unseen, _in_small_batches), unseen
 
 
 def _in_small_batches(model: JointModel, indices: NDArray[np.integer]) -> NDArray[np.float32]:
@@ -121,25 +105,3 @@ def _parts(count: int, size: int) -> list[slice]:
     """
     starts = list(range(0, max(count - size, 0) + 1, size))
     return [slice(a, b) for a, b in zip(starts, (*starts[1:], count), strict=True)]
-
-
-@dataclass(frozen=True)
-class _IndexedTable(Table):
-    """A table over one mode that knows the row of every label, instead of searching for it."""
-
-    rows: NDArray[np.int32]
-    """``(labels + 2,)``; the first and the last one are for labels that the mode does not have."""
-
-    def find(self, indices: NDArray[np.integer]) -> NDArray[np.int32]:
-        """Row of each entry's label; the last row where it was never observed."""
-        return np.take(self.rows, indices[:, self.modes[0]] + 1, mode="clip")  # (entries,)
-
-
-def _indexed(tables: Tables) -> Tables:
-    return replace(tables, tables=tuple(_with_rows(one) if len(one.modes) == 1 else one for one in tables.tables))
-
-
-def _with_rows(table: Table) -> Table:
-    rows = np.full(table.sizes[0] + 2, len(table.keys), dtype=np.int32)  # (labels + 2,)
-    rows[table.keys + 1] = np.arange(len(table.keys))
-    return _IndexedTable(table.modes, table.sizes, table.keys, table.effects, rows)

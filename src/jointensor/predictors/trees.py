@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from jointensor.data.split import groups_of
 from jointensor.data.tensor import SparseTensor
 from jointensor.kernels.numba_trees import BINS, MAX_LEAVES, add_trees
-from jointensor.predictors.base import PREDICTORS, Packed, Predictor, is_array, require
+from jointensor.predictors.base import CHUNK, PREDICTORS, Packed, Predictor, is_array, require
 from jointensor.predictors.tables import modes_needed, pack_table_list, unpack_table_list
 from jointensor.predictors.target_encoding import FOLDS, Encoder, binned, columns_of, edges_of, encode, positions
 from jointensor.threads import in_threads
@@ -44,9 +44,6 @@ DEFAULT_TREES = 100
 
 MAX_TRAIN_ENTRIES, MAX_VALID_ENTRIES = 1_000_000, 200_000
 """Entries that trees are grown from and stopped by; means and counts are those of all entries."""
-
-CHUNK = 1 << 18
-"""Entries whose columns are computed at a time: bounds memory."""
 
 ARRAYS = ("edges", "nodes", "values", "roots")
 

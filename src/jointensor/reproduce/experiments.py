@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -115,7 +114,7 @@ def figure2(setting: Setting) -> Outcome:
 def _plant(setting: Setting, ratio: float, seed: int, training: str) -> dict[str, Any]:
     parts, truth = planted(20 if setting.quick else 100, (3, 10), ratio, seed)
     recipe = make_recipe("paper", training=training, **(QUICK if setting.quick else {}))
-    return asdict(run_one(parts, truth, recipe, (3, 10), ratio=ratio, seed=seed, device=setting.device))
+    return run_one(parts, truth, recipe, (3, 10), ratio=ratio, seed=seed, device=setting.device)
 
 
 # --- figure 3

@@ -6,7 +6,7 @@ is a JULIA network, scaled to a multiple of the standard deviation of the multil
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,22 +20,6 @@ from jointensor.models.joint import JointModel
 from jointensor.models.nonlinear.julia import Julia
 from jointensor.training.fit import fit
 from jointensor.training.recipe import Recipe
-
-
-@dataclass(frozen=True)
-class Result:
-    """One fit of one planted tensor."""
-
-    ratio: float
-    seed: int
-    training: str
-    congruence: list[float]
-    rmse: float
-    skill: float
-    """1 − RMSE / standard deviation of the test values."""
-    epochs: int
-    seconds: float
-    outcome: str
 
 
 def planted(size: int, rank: tuple[int, int], ratio: float, seed: int) -> tuple[Split, Truth]:
@@ -64,20 +48,20 @@ def julia_network(modes: int, width: int, seed: int) -> Network:
 
 def run_one(
     parts: Split, truth: Truth, recipe: Recipe, rank: tuple[int, int], *, ratio: float, seed: int, device: str = "auto"
-) -> Result:
-    """Fit one planted tensor and compare with the truth."""
+) -> dict[str, Any]:
+    """Fit one planted tensor and compare with the truth; skill is 1 − RMSE / standard deviation of the test values."""
     result = fit(JointModel(parts.train.shape, rank), parts, recipe, seed=seed, device=device)
     figures = measure(result.predict(parts.test.indices), parts.test.values)
     found = [factor.cpu().numpy() for factor in result.model.linear_factors]
     congruence = match_factors(found, truth.linear_factors).congruence
-    return Result(
-        ratio=ratio,
-        seed=seed,
-        training=recipe.training,
-        congruence=[float(c) for c in congruence],
-        rmse=figures.rmse,
-        skill=1 - figures.rmse / float(parts.test.values.std()),
-        epochs=len(result.history),
-        seconds=result.seconds,
-        outcome=result.outcome,
-    )
+    return {
+        "ratio": ratio,
+        "seed": seed,
+        "training": recipe.training,
+        "congruence": [float(c) for c in congruence],
+        "rmse": figures.rmse,
+        "skill": 1 - figures.rmse / float(parts.test.values.std()),
+        "epochs": len(result.history),
+        "seconds": result.seconds,
+        "outcome": result.outcome,
+    }

@@ -60,10 +60,10 @@ def _spread(values: list[float | None]) -> float | None:
     return stdev(known) if len(known) > 1 else None
 
 
-def as_csv(rows: Sequence[dict[str, Any]]) -> str:
-    """The table as text; an unknown figure is an empty field."""
+def as_csv(rows: Sequence[dict[str, Any]], columns: Sequence[str] = COLUMNS) -> str:
+    """A table as text; an unknown figure is an empty field."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
+    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -49,55 +49,6 @@ MAX_REPORT_ENTRIES = 400_000
 """Entries of a run from disk that its intervals and its report are made from."""
 
 
-class Dataset(Protocol):
-    """Entries of a run, split."""
-
-    @property
-    def notes(self) -> list[str]:
-        """What is worth knowing of the source and the split."""
-
-    @property
-    def modes(self) -> tuple[Mode, ...]:
-        """The axes."""
-
-    @property
-    def spec(self) -> TableSpec | None:
-        """How a table became a tensor; ``None`` for other sources."""
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Entries: ``train``, ``valid``, ``test`` and ``all``."""
-
-    def entries_per_process(self, processes: ProcessGroup) -> list[int]:
-        """Training entries that every process has in a fit."""
-
-    @property
-    def valid(self) -> SparseTensor:
-        """Validation entries, which are always in memory."""
-
-    @property
-    def split_record(self) -> dict[str, Any]:
-        """More to say of the split than its options."""
-
-    def test_parts(self) -> Iterator[Entries]:
-        """Test entries, some at a time."""
-
-    def held_out(self) -> Entries:
-        """Entries for intervals and the report: test entries, or validation entries where there are none."""
-
-    def sample(self) -> SparseTensor:
-        """Entries for the report: all of them, or a sample of the training entries."""
-
-    def fit_baselines(self, processes: ProcessGroup) -> dict[str, Predictor]:
-        """Baselines by name, among them ``bias``; all of them in the process that reports."""
-
-    def without_held_out(self) -> Dataset:
-        """The same with all entries among the training entries."""
-
-    def fit(self, model: JointModel, recipe: Recipe, bias: Tables | None, **options: Any) -> Fit:
-        """Train a model on the training entries; biases are fitted to them where none are given."""
-
-
 @dataclass(frozen=True)
 class InMemory:
     """Entries in memory."""
@@ -106,6 +57,7 @@ class InMemory:
     parts: Split
     test: Entries
     notes: list[str]
+    """What is worth knowing of the source and the split."""
 
     @property
     def modes(self) -> tuple[Mode, ...]:
@@ -124,7 +76,7 @@ class InMemory:
         return parts | {"all": len(self.reading.tensor)}
 
     def entries_per_process(self, processes: ProcessGroup) -> list[int]:
-        """Every so many-th for each."""
+        """Training entries that every process has in a fit: every so many-th."""
         return processes.shares(len(self.parts.train))
 
     @property
@@ -160,7 +112,7 @@ class InMemory:
         return self.reading.tensor
 
     def fit_baselines(self, processes: ProcessGroup) -> dict[str, Predictor]:
-        """All of them for the process that reports; the others need the biases alone."""
+        """Baselines by name: all of them for the process that reports; the others need ``bias`` alone."""
         if processes.first:
             return fit_baselines(self.parts)
         return {"bias": fit_bias(self.parts.train, self.parts.valid)}
@@ -200,7 +152,7 @@ class OnDisk:
         return {"train": found.summary.n, "valid": len(found.valid), "test": len(found.test), "all": found.entries}
 
     def entries_per_process(self, processes: ProcessGroup) -> list[int]:
-        """Those of its shards."""
+        """Training entries that every process has in a fit: those of its shards."""
         return self.shares
 
     @property
@@ -251,6 +203,10 @@ class OnDisk:
         """Train on the training entries."""
         limits = MemoryLimits(self.plan.systems, self.plan.batch)
         return fit(model, self.shards, recipe, fallback=bias, limits=limits, **options)
+
+
+Dataset = InMemory | OnDisk
+"""Entries of a run, split."""
 
 
 def read_source(source: str, table: dict[str, Any] | None, orders: dict[str, str]) -> Reading:

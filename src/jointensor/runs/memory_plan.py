@@ -119,11 +119,6 @@ def fits_in_memory(entries: int, n_modes: int, memory: int) -> bool:
     return LIBRARY_BYTES + entries * (IN_MEMORY_BYTES_PER_ENTRY + IN_MEMORY_BYTES_PER_INDEX * n_modes) <= memory
 
 
-def memory_record(allowed: int) -> dict[str, int | None]:
-    """Bytes that were allowed, and the most that this process has taken so far."""
-    return {"allowed": allowed, "peak": peak_memory()}
-
-
 def peak_memory() -> int | None:
     """The largest resident memory of this process so far, in bytes; ``None`` where the system does not tell."""
     try:

@@ -22,7 +22,6 @@ from jointensor.runs.config import AUTO, Listener, RunConfig
 from jointensor.runs.dataset import (
     SHARDS,
     Dataset,
-    InMemory,
     OnDisk,
     entries_folder,
     from_disk_request,
@@ -45,7 +44,7 @@ from jointensor.runs.folder import (
     settle,
     write_model,
 )
-from jointensor.runs.memory_plan import memory_record
+from jointensor.runs.memory_plan import peak_memory
 from jointensor.runs.report import write_run_report
 from jointensor.runs.result import Figures, RunResult, Stages, Trained
 from jointensor.runs.train import SEARCH_STORE, Context, can_mix, train_default, train_fit, train_search
@@ -131,7 +130,7 @@ def _fill(path: Path, config: RunConfig, listener: Listener, processes: ProcessG
 def read_and_split(context: Context, stages: Stages) -> Dataset:
     """The entries of a run, in memory or on disk."""
     config, listener = context.config, context.listener
-    dataset: InMemory | OnDisk
+    dataset: Dataset
     if stays_on_disk(config, listener):
         check_from_disk(from_disk_request(config))
         with stages("read"):
@@ -232,7 +231,7 @@ def write(
         )  # fmt: skip
     finally:  # a page that fails must not cost a fit
         if config.memory is not None:
-            result = replace(result, memory=memory_record(config.memory))
+            result = replace(result, memory={"allowed": config.memory, "peak": peak_memory()})
         finish_run(path, result.to_dict())
     if not record.interrupted:
         _remove_checkpoints(path / CHECKPOINTS)

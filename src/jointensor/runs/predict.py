@@ -16,7 +16,7 @@ from jointensor.data.formats import FORMATS, check_file, format_of
 from jointensor.data.queries import ahead, read_queries, scan_queries
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError, JointensorError
-from jointensor.predictors.joint import CHUNK
+from jointensor.predictors.base import CHUNK
 from jointensor.predictors.serving import Serving
 from jointensor.runs.config import RunConfig
 from jointensor.runs.dataset import read_source
@@ -82,12 +82,12 @@ class _Answers:
 
     def columns(self, indices: NDArray[np.integer]) -> dict[str, NDArray[Any]]:
         """Columns to write beside the queries, ``(queries,)`` each."""
-        served = self.serving.answer(indices)
+        predicted, unseen = self.serving.answer(indices)
         self.count += len(indices)
-        self.unseen += int(served.never_seen.sum())
-        columns: dict[str, NDArray[Any]] = {"prediction": served.predicted, "unseen": served.never_seen}
+        self.unseen += int(unseen.sum())
+        columns: dict[str, NDArray[Any]] = {"prediction": predicted, "unseen": unseen}
         if self.level is not None:
-            ends = self.serving.interval(indices, served, self.level)  # (queries, 2)
+            ends = self.serving.predictor.interval_around(indices, predicted, unseen, self.level)  # (queries, 2)
             columns |= {"lower": ends[:, 0], "upper": ends[:, 1]}
         return columns
 

@@ -8,8 +8,6 @@ the same function, so F is only ever large enough.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +27,7 @@ from jointensor.errors import ConfigError
 from jointensor.evaluation.pictures import save_picture
 from jointensor.models.joint import JointModel
 from jointensor.predictors import Predictor, fit_bias
+from jointensor.runs.compare_table import as_csv
 from jointensor.runs.folder import make_folder
 from jointensor.training.fit import fit
 from jointensor.training.recipe import make_recipe
@@ -212,11 +211,7 @@ def selection_folder(out: Path) -> Iterator[Path]:
 
 def write_selection(selection: Selection, out: Path) -> None:
     """Write ``grid.csv``, ``grid.png`` and ``selection.json`` to a folder."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, TITLES, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(selection.rows())
-    write_text(out / "grid.csv", text.getvalue())
+    write_text(out / "grid.csv", as_csv(selection.rows(), TITLES))
     found = {"chosen": selection.chosen, "best": selection.best, "identified_rank": selection.identified}
     write_json(out / "selection.json", found)
     save_picture(out / "grid.png", (6, 4), lambda figure: _draw(figure.subplots(), selection))

@@ -210,60 +210,34 @@ def train_search(run: Context, dataset: Dataset) -> Trained:
 def _with_residual_models(
     run: Context, dataset: Dataset, fitted: Fit
 ) -> tuple[JointPredictor | Ensemble, list[str], int]:
-    """The fitted model with residual models stacked on it, what they reduced, and how many fits that took."""
-    blocks = residual_blocks(run.config, fitted, dataset)
-    if not blocks or fitted.returned != "joint" or run.stopped:
-        return fitted.predictor, [], 1
-    assert isinstance(dataset, InMemory)  # refused from disk
-    run.note(f"fitting {RESIDUAL_FOLDS} more times, for residuals of held-out entries")
-
-    def fit_again(parts: Split) -> Fit:
-        model = make_model(run.config, fitted.recipe, dataset.modes)
-        return run.fit(fit, model, parts, fitted.recipe)
-
-    stacked, gains = stack_on_residuals(fitted, dataset.parts, blocks, fit_again, run.config.seed)
-    notes = [f"{name} reduced the held-out squared error by {gain:.1%}" for name, gain in gains]
-    run.note(*notes)
-    return stacked, notes, 1 + RESIDUAL_FOLDS
-
-
-def stack_on_residuals(
-    fitted: Fit, parts: Split, blocks: Sequence[Piece], fit_again: Callable[[Split], Fit], seed: int
-) -> tuple[Ensemble, list[tuple[str, float]]]:
-    """The fitted model with residual models, and by which share each reduced the held-out squared error.
+    """The fitted model with residual models stacked on it, what they reduced, and how many fits that took.
 
     They learn from residuals of held-out training entries, so the model is fitted once more to the complement of each
     fold; the model that predicts is the one that was fitted to all training entries.
-
-    Parameters
-    ----------
-    fitted
-        The model.
-    parts
-        The entries it was fitted to.
-    blocks
-        Blocks that are fitted to residuals (``tables``, ``local:N``), modes by position.
-    fit_again
-        Fits the same model to another split.
-    seed
-        Of the folds.
     """
-    train = parts.train
-    member = Member("joint", 1.0, (fitted.predictor,))
+    config, blocks = run.config, residual_blocks(run.config, fitted, dataset)
+    if not blocks or fitted.returned != "joint" or run.stopped:
+        return fitted.predictor, [], 1
+    assert isinstance(dataset, InMemory)  # refused from disk
+    parts, train = dataset.parts, dataset.parts.train
+    member, fallback = Member("joint", 1.0, (fitted.predictor,)), fitted.predictor.fallback
     bounds = float(train.values.min()), float(train.values.max())
-    fallback = fitted.predictor.fallback
     if len(train) < RESIDUAL_FOLDS:  # no folds, no residuals
-        return Ensemble((member,), (), fallback, *bounds), []
-    folds = np.random.default_rng([seed, 6]).permutation(len(train)) % RESIDUAL_FOLDS  # (entries,)
+        return Ensemble((member,), (), fallback, *bounds), [], 1
+    run.note(f"fitting {RESIDUAL_FOLDS} more times, for residuals of held-out entries")
+    folds = np.random.default_rng([config.seed, 6]).permutation(len(train)) % RESIDUAL_FOLDS  # (entries,)
     residuals = np.empty(len(train))
     for fold in range(RESIDUAL_FOLDS):
         out = np.flatnonzero(folds == fold)
         some = Split(train.take(np.flatnonzero(folds != fold)), parts.valid, parts.test, parts.rule, parts.seed)
-        residuals[out] = train.values[out] - fit_again(some).predict(train.indices[out])
+        again = run.fit(fit, make_model(config, fitted.recipe, dataset.modes), some, fitted.recipe)
+        residuals[out] = train.values[out] - again.predict(train.indices[out])
     along = [(piece.numbers[0],) for piece in blocks if piece.kind.residual_model == "kriging"]
     tables = any(piece.kind.residual_model == "tables" for piece in blocks)
     stack = fit_residual_stack(train, residuals, folds, tables=tables, along=along)
-    return Ensemble((member,), stack.models, fallback, *bounds), list(stack.notes)
+    notes = [f"{name} reduced the held-out squared error by {gain:.1%}" for name, gain in stack.notes]
+    run.note(*notes)
+    return Ensemble((member,), stack.models, fallback, *bounds), notes, 1 + RESIDUAL_FOLDS
 
 
 def residual_blocks(config: RunConfig, fitted: Fit, dataset: Dataset) -> Sequence[Piece]:

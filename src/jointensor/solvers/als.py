@@ -7,8 +7,9 @@ summed into systems, in memory, by several processes or in passes over a disk, i
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -16,8 +17,12 @@ from torch import Tensor
 from jointensor.distributed.process_group import ProcessGroup
 from jointensor.models.blocks.base import Block
 from jointensor.models.blocks.fm import SharedPairs
+from jointensor.models.joint import evaluate_in_batches
 from jointensor.models.multilinear import Multilinear
 from jointensor.solvers.implicit_feedback import Seen, solve_implicit_feedback
+
+BATCH = 1 << 19
+"""Entries that a block is evaluated on at a time."""
 
 STATE, VALUES = "state/", "values/"
 """Prefixes of names in a saved state: of tables, and of values of training entries."""
@@ -43,45 +48,66 @@ class RowPrior(NamedTuple):
     """Of every component, ``(R,)``: ridge and mean hold for rows divided by it."""
 
 
-class Systems(Protocol):
-    """Sums over training entries, for one block after the other. Targets exclude the values of all other blocks."""
+class Systems(ABC):
+    """Sums over training entries, for one block after the other. Targets exclude the values of all other blocks.
 
-    indices: Tensor
-    """Entries whose values are kept, ``(entries, modes)``: all of this process, or a sample."""
-    values: dict[str, Tensor]
-    """Values of every block at these entries, ``(entries,)``."""
-    processes: ProcessGroup
+    Parameters
+    ----------
+    g
+        Whose blocks are solved.
+    indices
+        Entries whose values are kept, ``(entries, modes)``: all of this process, or a sample.
+    processes
+        The processes that have shares of the entries; sums are over all of them.
+    """
 
+    def __init__(self, g: Multilinear, indices: Tensor, processes: ProcessGroup) -> None:
+        self.blocks, self.indices, self.processes = g.named_blocks, indices, processes
+        self.values: dict[str, Tensor] = {}
+        """Values of every block at these entries, ``(entries,)``."""
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Compute the values of all blocks from their tables."""
+        self.values = {
+            name: evaluate_in_batches(block, self.indices, BATCH).clone() for name, block in self.blocks.items()
+        }
+
+    @abstractmethod
     def counts(self, block: Block, k: int) -> Tensor:
         """Entries of every row of a block's k-th table, ``(I,)``, of all processes."""
 
+    @abstractmethod
     def begin_sweep(self, targets: Any, weights: Tensor | None) -> None:
         """Begin a sweep; the type of the targets is that of the class."""
 
     def begin_block(self, name: str) -> None:
         """All that follows is about this block."""
+        self.name, self.block = name, self.blocks[name]
 
-    def end_block(self) -> None:
+    def end_block(self) -> None:  # noqa: B027 - there may be nothing to do
         """The block is solved."""
 
-    def end_sweep(self) -> None:
+    def end_sweep(self) -> None:  # noqa: B027 - there may be nothing to do
         """All blocks are solved."""
 
-    def refresh(self) -> None:
-        """Compute the values of all blocks from their tables."""
-
+    @abstractmethod
     def mean_squared_error(self) -> float:
         """Of all training entries, after the sweep."""
 
+    @abstractmethod
     def solve_constant(self, number: Tensor, noise: float) -> None:
         """Set a number to the mean of the targets; ``noise`` is the variance of noise that is added to targets."""
 
+    @abstractmethod
     def sums_by_row(self) -> tuple[Tensor, Tensor]:
         """Sum of the targets and sum of the weights of every row of the block's only table, ``(I,)`` each."""
 
+    @abstractmethod
     def end_numbers(self, table: Tensor, sums: Tensor, counts: Tensor) -> None:
         """The table is solved from these sums."""
 
+    @abstractmethod
     def solve_rows(self, k: int, prior: RowPrior, out: Tensor, rows: slice, *, noise: float, last: bool) -> None:
         """Solve for rows of the k-th table, divided by the prior's scale; of a sum over pairs, for a change of rows.
 
@@ -103,16 +129,22 @@ class Systems(Protocol):
 
     def evaluate(self) -> None:
         """Compute the values of the block from its tables."""
+        self.values[self.name] = evaluate_in_batches(self.block, self.indices, BATCH)
 
     def implicit_systems(self, k: int, noise: float) -> tuple[Tensor, Tensor]:
-        """Systems of the rows that the k-th table of implicit feedback adds to, ``(I_a, R, R)`` and ``(I_a, R)``."""
+        """Systems of the rows that the k-th table of implicit feedback adds to, ``(I_a, R, R)`` and ``(I_a, R)``.
+
+        It needs all entries in memory: ``Kind.streamable`` refuses it for others.
+        """
+        raise NotImplementedError("implicit feedback from entries on disk")
 
     def end_implicit(self, k: int, change: Tensor) -> None:
         """The table is solved; its sums changed by so much, ``(I_a, R)``."""
+        raise NotImplementedError("implicit feedback from entries on disk")
 
 
 class Als:
-    """Sweeps over the blocks of g.
+    """Sweeps over the blocks of g; its steps are those of :class:`jointensor.models.blocks.base.SolveSteps`.
 
     The ridge of a row is ``ridge · n``, with n the number of its entries, for blocks over several modes, and ``pull``
     for blocks of numbers. Both are in units of the values' spread, so that values of another scale give the same fit
@@ -136,7 +168,7 @@ class Als:
         self.blocks = g.named_blocks
         self.ridge, self.pull = 0.0, 0.0
         """Ridge of blocks over several modes (λ), as a share of each row's entries, and of numbers (κ), in entries."""
-        self.implicit_feedback: dict[tuple[str, int], Seen] = {}
+        self.seen_pairs: dict[tuple[str, int], Seen] = {}
         """Matrices of implicit feedback by block and table, made at their first use."""
 
     @property
@@ -208,7 +240,7 @@ class Als:
     def solve_block(self, name: str) -> None:
         """Solve one block for the targets of this sweep, all other blocks fixed."""
         self.systems.begin_block(name)
-        self.blocks[name].solve(BlockSteps(self, name))
+        self.blocks[name].solve(self)
         self.systems.end_block()
 
     # priors; samplers have their own
@@ -251,37 +283,33 @@ class Als:
         counts = counts[counts > 0].to(table.dtype)
         return torch.full_like(table[0], self.spread * self.ridge) * counts.mean(), torch.zeros_like(table)
 
-
-class BlockSteps:
-    """Steps of a solver for one block: :class:`jointensor.models.blocks.base.SolveSteps`."""
-
-    def __init__(self, als: Als, name: str) -> None:
-        self.als, self.name = als, name
-        self.block, self.systems = als.blocks[name], als.systems
+    # steps that blocks are solved by: SolveSteps, for the block that the systems are about
 
     def constant(self, number: Tensor) -> None:
         """One number: the mean of the targets."""
-        self.systems.solve_constant(number, self.als.noise)
+        self.systems.solve_constant(number, self.noise)
 
     def numbers(self, rows: int | None = None) -> None:
         """One number per row: sums over its entries, without matrices."""
-        (table,) = self.block.tables
+        block = self.systems.block
+        (table,) = block.tables
         sums, counts = self.systems.sums_by_row()
-        for group in self.als.row_groups(self.block, 0):
-            table[group, 0] = self.als.solve_numbers(self.name, sums, counts)[group].to(table.dtype)
+        for group in self.row_groups(block, 0):
+            table[group, 0] = self.solve_numbers(self.systems.name, sums, counts)[group].to(table.dtype)
         table[len(table) if rows is None else rows :] = 0.0
         self.systems.end_numbers(table, sums, counts)
 
     def products(self) -> None:
         """Rows of one table after the other."""
-        tables = self.block.tables
+        name, block = self.systems.name, self.systems.block
+        tables = block.tables
         for k, table in enumerate(tables):
-            groups = self.als.row_groups(self.block, k)
+            groups = self.row_groups(block, k)
             for rows in groups:
-                prior = self.als.row_prior(self.name, k)
+                prior = self.row_prior(name, k)
                 solved = table if len(groups) == 1 else table.clone()
                 last = k == len(tables) - 1 and len(groups) == 1
-                self.systems.solve_rows(k, prior, solved, rows, noise=self.als.noise, last=last)
+                self.systems.solve_rows(k, prior, solved, rows, noise=self.noise, last=last)
                 if prior.scale is not None:
                     solved.mul_(prior.scale)
                 table[rows] = solved[rows]
@@ -291,25 +319,27 @@ class BlockSteps:
 
     def pairs(self) -> None:
         """Changes of rows of one table after the other: a sum over pairs has terms without the rows that are solved."""
-        for k, table in enumerate(self.block.tables):
-            for rows in self.als.row_groups(self.block, k):
-                prior = self.als.row_prior(self.name, k)
+        name, block = self.systems.name, self.systems.block
+        for k, table in enumerate(block.tables):
+            for rows in self.row_groups(block, k):
+                prior = self.row_prior(name, k)
                 scale = torch.ones_like(table[0]) if prior.scale is None else prior.scale
                 mean = -table / scale if prior.mean is None else prior.mean - table / scale
                 change = torch.zeros_like(table)
                 self.systems.solve_rows(
-                    k, RowPrior(prior.ridge, mean, prior.scale), change, rows, noise=self.als.noise, last=True
+                    k, RowPrior(prior.ridge, mean, prior.scale), change, rows, noise=self.noise, last=True
                 )
                 table[rows] += (change * scale)[rows]
 
     def implicit_feedback(self, k: int) -> None:
         """A table of implicit feedback, by conjugate gradients."""
-        one = cast(SharedPairs, self.block).implicit_feedback[k]
-        systems = self.systems.implicit_systems(k, self.als.noise)
-        ridge, mean = self.als.implicit_prior(self.name, k)
-        if (self.name, k) not in self.als.implicit_feedback:
-            self.als.implicit_feedback[self.name, k] = Seen.of(one)
-        seen = self.als.implicit_feedback[self.name, k]
+        name, block = self.systems.name, cast(SharedPairs, self.systems.block)
+        one = block.implicit_feedback[k]
+        systems = self.systems.implicit_systems(k, self.noise)
+        ridge, mean = self.implicit_prior(name, k)
+        if (name, k) not in self.seen_pairs:
+            self.seen_pairs[name, k] = Seen.of(one)
+        seen = self.seen_pairs[name, k]
         self.systems.end_implicit(k, solve_implicit_feedback(one, seen, systems, ridge, mean))
 
 

@@ -6,18 +6,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
-from jointensor.data.store import Batch, Column, Entries, EntryStore, Half, Scores
+from jointensor.data.store import Batch, Column, EntryStore, Half, Scores
 from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
-from jointensor.models.joint import LINKS, MIN_BATCH
+from jointensor.models.joint import LINKS, MIN_BATCH, is_out_of_memory
 from jointensor.random_state import Generators, RandomState, seed_of
 from jointensor.solvers.als import Als
 from jointensor.solvers.data_parallel import sum_gradients
 from jointensor.solvers.losses import Loss
+
+if TYPE_CHECKING:
+    from jointensor.solvers.cuda_graphs import GraphSteps
 
 
 @dataclass
@@ -64,9 +67,6 @@ class Solver(Resumable, Protocol):
 
     def epoch(self, half: Half, frozen: FrozenHalf, train: EntryStore, position: Position | None = None) -> float:
         """One pass, or the rest of one from ``position`` on; returns the mean loss of the training entries."""
-
-    def halve(self) -> bool:
-        """Take half as much memory from now on; says whether that is possible."""
 
 
 PIECES = 16
@@ -139,16 +139,6 @@ class Average:
             mean.copy_(kept)
 
 
-class StepRunner(Protocol):
-    """Another way to take the steps of an epoch, such as replaying recorded ones."""
-
-    def epoch(self, sgd: Sgd, half: Half, frozen: FrozenHalf, train: Entries) -> float:
-        """One shuffled pass; the mean loss of the batches as they came."""
-
-    def reset(self) -> None:
-        """Start anew: the batch size has changed."""
-
-
 @dataclass
 class Sgd:
     """Stochastic gradient descent over shuffled minibatches, whatever the optimiser and wherever the entries are.
@@ -167,13 +157,29 @@ class Sgd:
     """Epochs so far."""
     pause: Callable[[Position], None] = lambda _: None
     """Called between pieces of an epoch."""
+    on_smaller: Callable[[int], None] = lambda _: None
+    """Called with the new batch size, where the one before did not fit into a GPU's memory."""
     generators: Generators = field(default_factory=lambda: Generators(torch.device("cpu"), 0))
     processes: ProcessGroup = SINGLE_PROCESS
-    runner: StepRunner | None = None
-    """Takes the steps where entries are on the device; the loop below without one."""
+    runner: GraphSteps | None = None
+    """Replays recorded steps where entries are on the device; the loop below takes them without one."""
 
     def epoch(self, half: Half, frozen: FrozenHalf, train: EntryStore, position: Position | None = None) -> float:
-        """One shuffled pass, or the rest of one; the mean loss of the batches as they came."""
+        """One shuffled pass, or the rest of one; the mean loss of the batches as they came.
+
+        It is begun again with smaller batches where a GPU's memory is too small for these.
+        """
+        while True:
+            try:
+                return self._epoch(half, frozen, train, position)
+            except RuntimeError as error:
+                if not is_out_of_memory(error) or not self._halve():
+                    raise
+            torch.cuda.empty_cache()  # out here: the error holds on to what was computed until then
+            position = None
+            self.on_smaller(self.batch_size)
+
+    def _epoch(self, half: Half, frozen: FrozenHalf, train: EntryStore, position: Position | None) -> float:
         if self.runner is not None and train.resident is not None:
             return self.runner.epoch(self, half, frozen, train.resident)
         steps, done = train.steps(self.batch_size), position.piece if position else 0
@@ -228,7 +234,7 @@ class Sgd:
         self.optimizer.step()
         return loss.detach()
 
-    def halve(self) -> bool:
+    def _halve(self) -> bool:
         """Take half as many entries per step from now on; says whether that is possible.
 
         Where one of several processes has too little memory the others cannot know; it fails, and all end.
@@ -274,13 +280,25 @@ class Exact:
     """One sweep of exact least squares over all blocks of g; Huber's loss by reweighting."""
 
     als: Als
-    sweep: Callable[[FrozenHalf], float]
-    """Solves all blocks once; the mean loss after it."""
+    loss: Loss
+    huber_delta: float
     average: Average | None = None
 
     def epoch(self, half: Half, frozen: FrozenHalf, train: EntryStore, position: Position | None = None) -> float:
-        """One sweep over the entries that ``als`` was made for; the mean loss after it."""
-        return self.sweep(frozen)
+        """One sweep over the entries, which ``als`` was made for; the mean loss after it."""
+        entries = train.resident
+        if entries is None:  # on disk, where the loss is squared
+            self.als.sweep(frozen.train)
+            return self.als.systems.mean_squared_error()
+        assert not isinstance(frozen.train, Column)  # the entries are in memory
+        targets = entries.values - frozen.train
+        self.als.sweep(targets, self._huber_weights(targets) if self.loss.name == "huber" else None)
+        return self.als.processes.mean(self.loss.elementwise(self.als.total(), targets))
+
+    def _huber_weights(self, targets: Tensor) -> Tensor:
+        """Weights that make the squared loss touch Huber's where g is now."""
+        away = (targets - self.als.total()).abs().clamp_min(1e-30)
+        return (self.huber_delta / away).clamp_max(1.0)
 
     def resumable(self) -> dict[str, Any]:
         """State of the exact solver beside the tables."""
@@ -290,28 +308,3 @@ class Exact:
         """Continue from such a state."""
         self.als.ridge = state["ridge"]
         self.als.resume(state["als"])
-
-    def halve(self) -> bool:
-        """The memory of a sweep is fixed."""
-        return False
-
-
-def sweep_in_memory(als: Als, values: Tensor, loss: Loss, huber_delta: float, frozen: FrozenHalf) -> float:
-    """One sweep of entries in memory, ``(entries,)``; the mean loss after it."""
-    assert not isinstance(frozen.train, Column)  # the entries are in memory
-    targets = values - frozen.train
-    als.sweep(targets, _huber_weights(als, targets, huber_delta) if loss.name == "huber" else None)
-    return als.processes.mean(loss.elementwise(als.total(), targets))
-
-
-def sweep_on_disk(als: Als, frozen: FrozenHalf) -> float:
-    """One sweep of entries on disk; the mean squared error after it."""
-    assert not isinstance(frozen.train, Tensor)  # the entries are on disk
-    als.sweep(frozen.train)
-    return als.systems.mean_squared_error()
-
-
-def _huber_weights(als: Als, targets: Tensor, delta: float) -> Tensor:
-    """Weights that make the squared loss touch Huber's where g is now."""
-    away = (targets - als.total()).abs().clamp_min(1e-30)
-    return (delta / away).clamp_max(1.0)

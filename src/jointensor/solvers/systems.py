@@ -10,18 +10,14 @@ from torch import Tensor
 from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.distributed.sharded_rows import share_engine
 from jointensor.kernels import Engine
-from jointensor.kernels.rows import ModeView, khatri_rao
+from jointensor.kernels.rows import ModeView, RowEntries, khatri_rao
 from jointensor.models.blocks.base import Block
 from jointensor.models.blocks.fm import SharedPairs
-from jointensor.models.joint import evaluate_in_batches
 from jointensor.models.multilinear import Multilinear
-from jointensor.solvers.als import RowPrior
-
-BATCH = 1 << 19
-"""Entries that a block is evaluated on at a time."""
+from jointensor.solvers.als import BATCH, RowPrior, Systems
 
 
-class SystemsInMemory:
+class SystemsInMemory(Systems):
     """Keeps the entries sorted by every mode, and every block's values.
 
     Parameters
@@ -39,14 +35,13 @@ class SystemsInMemory:
     def __init__(
         self, g: Multilinear, indices: Tensor, engine: Engine, processes: ProcessGroup = SINGLE_PROCESS
     ) -> None:
-        self.blocks, self.indices, self.processes = g.named_blocks, indices, processes
+        super().__init__(g, indices, processes)
         self.engine = share_engine(engine, processes)
         self.views: dict[tuple[tuple[int, ...], int], ModeView] = {}
         """Entries sorted by the rows of a table; blocks that look up the same rows share them."""
         for block in self.blocks.values():
             self._sort(block)
         self.row_counts = {key: processes.sum_(view.counts) for key, view in self.views.items()}
-        self.values: dict[str, Tensor] = {}
         self.refresh()
 
     def _sort(self, block: Block) -> None:
@@ -61,13 +56,6 @@ class SystemsInMemory:
         """Entries of every row, of all processes."""
         return self.row_counts[block.row_key, k]
 
-    @torch.no_grad()
-    def refresh(self) -> None:
-        """Compute the values of all blocks from their tables."""
-        self.values = {
-            name: evaluate_in_batches(block, self.indices, BATCH).clone() for name, block in self.blocks.items()
-        }
-
     def begin_sweep(self, targets: Tensor, weights: Tensor | None) -> None:
         """``targets``: x − f of the training entries, ``(entries,)``."""
         self.weights = weights
@@ -75,16 +63,13 @@ class SystemsInMemory:
 
     def begin_block(self, name: str) -> None:
         """Targets of a block are the residuals of all others."""
-        self.name, self.block = name, self.blocks[name]
+        super().begin_block(name)
         self.targets = self.residuals + self.values[name]  # (entries,)
 
     def end_block(self) -> None:
         """Update the residuals."""
         self.residuals = self.targets - self.values[self.name]
         del self.targets  # as large as the values of a block
-
-    def end_sweep(self) -> None:
-        """Values are up to date."""
 
     def mean_squared_error(self) -> float:
         """Of all training entries."""
@@ -130,9 +115,8 @@ class SystemsInMemory:
         if prior.scale is not None:  # once in a product, in every term of a sum
             others = [table * prior.scale if sums or m == 0 else table for m, table in enumerate(others)]
         targets = self._noisy(self.targets - self.values[self.name] if sums else self.targets, noise)
-        values = self.engine.solve_rows(
-            view, others, targets, self.weights, prior.ridge, out, prior=prior.mean, evaluate=last, sums=sums
-        )
+        entries = RowEntries(view, others, targets, self.weights, sums)
+        values = self.engine.solve_rows(entries, prior.ridge, out, prior=prior.mean, evaluate=last)
         if not last:
             return
         if not sums:
@@ -144,34 +128,29 @@ class SystemsInMemory:
             values = values * chosen.index_select(0, self.indices[:, self.block.table_modes[k]])
         self.values[self.name] = self.values[self.name] + values
 
-    def evaluate(self) -> None:
-        """Compute the values of the block from its tables."""
-        self.values[self.name] = evaluate_in_batches(self.block, self.indices, BATCH)
-
     def implicit_systems(self, k: int, noise: float) -> tuple[Tensor, Tensor]:
         """Systems of the rows of mode a, for changes of z."""
-        view, others = self._beside_implicit(k)
-        targets = self._noisy(self.targets - self.values[self.name], noise)
-        rank = others[0].shape[1]
-        return self.engine.row_systems(view, others, targets, self.weights, rank, sums=True)
+        entries = self._beside_implicit(k, self._noisy(self.targets - self.values[self.name], noise))
+        return self.engine.row_systems(entries, entries.others[0].shape[1])
 
     def end_implicit(self, k: int, change: Tensor) -> None:
         """Values change with z."""
-        view, others = self._beside_implicit(k)
+        entries = self._beside_implicit(k, self.targets)
+        view = entries.view
         self.processes.broadcast_(self.block.extra_tables[k])  # sums in another order must not lead to another table
         values = torch.empty_like(self.targets)
         rows = view.remember("rows", lambda: torch.repeat_interleave(view.counts))  # of the sorted entries
         for start in range(0, len(rows), BATCH):
             part = slice(start, start + BATCH)
-            h = khatri_rao(view, others, part, change, sums=True)
+            h = khatri_rao(entries, part, change)
             values[view.order[part].long()] = (h * change.index_select(0, rows[part])).sum(dim=1)
         self.values[self.name] = self.values[self.name] + values
 
-    def _beside_implicit(self, k: int) -> tuple[ModeView, list[Tensor]]:
-        """Entries sorted by the mode that the k-th table of implicit feedback adds to, and vectors of other modes."""
+    def _beside_implicit(self, k: int, targets: Tensor) -> RowEntries:
+        """Entries sorted by the mode that the k-th table of implicit feedback adds to, with vectors of other modes."""
         a = cast(SharedPairs, self.block).implicit_feedback[k].a
         others = [table for m, table in enumerate(self.block.effective_tables()) if m != a]
-        return self.views[self.block.row_key, a], others
+        return RowEntries(self.views[self.block.row_key, a], others, targets, self.weights, sums=True)
 
     def _noisy(self, targets: Tensor, noise: float) -> Tensor:
         return targets + self.processes.randn_like(targets) * noise**0.5 if noise else targets

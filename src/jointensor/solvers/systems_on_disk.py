@@ -20,13 +20,11 @@ from torch import Tensor
 from jointensor.data.store import Column, ShardedEntries
 from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.kernels import Engine
-from jointensor.kernels.rows import ModeView, solve_spd
-from jointensor.kernels.terms import Rows, RowSums, Term, Terms, add_systems, sum_of_squares
+from jointensor.kernels.rows import ModeView, RowEntries, solve_spd
+from jointensor.kernels.terms import RowSums, Term, Terms, add_numbers, sum_of_squares
 from jointensor.models.blocks.base import Block
-from jointensor.models.joint import evaluate_in_batches
 from jointensor.models.multilinear import Multilinear
-from jointensor.solvers.als import RowPrior
-from jointensor.solvers.systems import BATCH
+from jointensor.solvers.als import RowPrior, Systems
 
 ROW_BYTES = 12
 """Bytes per number of a row's system: 8 while it is added up, 4 for the part of one shard."""
@@ -41,7 +39,7 @@ Shard = tuple[Tensor, Tensor]
 """Indices ``(entries, modes)`` and targets ``(entries,)`` of some entries."""
 
 
-class SystemsOnDisk:
+class SystemsOnDisk(Systems):
     """Sums over shards of entries.
 
     Parameters
@@ -66,8 +64,8 @@ class SystemsOnDisk:
         memory: int,
         processes: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
-        self.blocks, self.train, self.engine, self.memory = g.named_blocks, train, engine, memory
-        self.indices, self.processes = train.sample().indices, processes
+        super().__init__(g, train.sample().indices, processes)
+        self.train, self.engine, self.memory = train, engine, memory
         self.label_counts = [torch.from_numpy(one).to(train.device) for one in train.label_counts]
         self.frozen: Column | float = 0.0
         self.squares = 0.0
@@ -76,32 +74,17 @@ class SystemsOnDisk:
         """The block whose targets are on disk."""
         self.since: dict[str, Tensor] = {}
         """Parameters of blocks that were solved since then, as they were at that time."""
-        self.values: dict[str, Tensor] = {}
         self.refresh()
 
     def counts(self, block: Block, k: int) -> Tensor:
         """Entries of every row."""
         return self.label_counts[block.table_modes[k]]
 
-    @torch.no_grad()
-    def refresh(self) -> None:
-        """Compute the values of the entries in memory, which are a sample."""
-        self.values = {
-            name: evaluate_in_batches(block, self.indices, BATCH).clone() for name, block in self.blocks.items()
-        }
-
     def begin_sweep(self, targets: Column | float, weights: Tensor | None) -> None:
         """``targets``: the frozen half, subtracted from the training values."""
         if weights is not None:
             raise NotImplementedError("entries on disk have no weights")
         self.frozen, self.owner, self.since = targets, None, {}
-
-    def begin_block(self, name: str) -> None:
-        """Solve this block next."""
-        self.name, self.block = name, self.blocks[name]
-
-    def end_block(self) -> None:
-        """Targets of the next block are formed when they are needed."""
 
     def end_sweep(self) -> None:
         """Update the values of the sample."""
@@ -128,7 +111,7 @@ class SystemsOnDisk:
         (mode,), (table,) = self.block.table_modes, self.block.tables
         sums, squares = torch.zeros(len(table), dtype=torch.float64, device=table.device), 0.0
         for indices, targets in self._targets():
-            self.engine.add_numbers(indices, mode, targets, sums)
+            add_numbers(indices, mode, targets, sums)
             squares += sum_of_squares(targets)
         (self.squares,) = self.processes.sum(squares)
         self._remember(table)
@@ -151,22 +134,11 @@ class SystemsOnDisk:
         unused[rows] = False
         before = torch.zeros_like(out) if term.sums else self.block.tables[k].clone()  # of rows that are not used
         for some in self._ranges(out):
-            systems = self._add_up(Rows(term, k, some))
+            systems = self._add_up(term, k, some)
             part = slice(some.start, some.stop)
             solved[part] = _solve(systems, prior, part)
             self.squares += _squared_error(systems, torch.where(unused[part], before[part], solved[part]))
         out.copy_(solved)
-
-    def evaluate(self) -> None:
-        """Values of the sample are computed after the sweep."""
-
-    def implicit_systems(self, k: int, noise: float) -> tuple[Tensor, Tensor]:
-        """Implicit feedback needs all entries in memory: ``Kind.streamable`` refuses it before."""
-        raise NotImplementedError("implicit feedback from entries on disk")
-
-    def end_implicit(self, k: int, change: Tensor) -> None:
-        """As above."""
-        raise NotImplementedError("implicit feedback from entries on disk")
 
     def _targets(self) -> Iterator[Shard]:
         """Training values minus the frozen half and all other blocks."""
@@ -225,14 +197,15 @@ class SystemsOnDisk:
         step = max(1, min(size, self.memory // (ROW_BYTES * (rank * rank + rank))))
         return [range(start, min(start + step, size)) for start in range(0, size, step)]
 
-    def _add_up(self, rows: Rows) -> RowSums:
-        """The systems of some rows of a table."""
-        systems, mode = RowSums.zero(rows), rows.block.modes[rows.k]
-        others = [rows.block.modes[m] for m in rows.others]
-        for view, targets in self._sorted(rows.block, mode):
-            if len(others) < len(view.columns):
-                view = replace(view, columns=view.columns[[m - (m > mode) for m in others]])
-            add_systems(rows, view, targets, systems, self.engine.row_systems)
+    def _add_up(self, term: Term, k: int, rows: range) -> RowSums:
+        """The systems of some rows of the k-th table."""
+        systems, mode = RowSums.zero(len(rows), term.tables[k]), term.modes[k]
+        others = [m for m in range(len(term.tables)) if m != k]
+        modes, tables = [term.modes[m] for m in others], [term.tables[m] for m in others]
+        for view, targets in self._sorted(term, mode):
+            if len(modes) < len(view.columns):
+                view = replace(view, columns=view.columns[[n - (n > mode) for n in modes]])
+            systems.add(RowEntries(view, tables, targets, sums=term.sums), rows, self.engine.row_systems)
         for one in (systems.gram, systems.right, systems.squares):
             self.processes.sum_(one)
         return systems
@@ -251,7 +224,7 @@ class SystemsOnDisk:
                 yield self.train.view(k, mode), targets
                 continue
             others = [n for n in range(indices.shape[1]) if n != mode]
-            view = self.engine.sort_entries(indices, mode, others, len(self.label_counts[mode]))
+            view = ModeView.of(indices, mode, others, len(self.label_counts[mode]))
             self.train.keep_view(k, mode, view)
             yield view, targets
         self.train.sorted_modes.add(mode)

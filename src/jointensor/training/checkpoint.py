@@ -199,11 +199,6 @@ class Checkpoints:
         self.slots += 1
         return Slot(self.folder, f"fit-{self.slots - 1}", self.every, lambda: self.elapsed)
 
-    def clear(self) -> None:
-        """Remove all of them: the run is finished."""
-        for path in self.folder.glob("fit-*.safetensors"):
-            path.unlink(missing_ok=True)
-
 
 def _remove(folder: Path) -> None:
     for path in folder.iterdir():

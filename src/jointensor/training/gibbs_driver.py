@@ -14,6 +14,7 @@ from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.kernels import Engine
 from jointensor.models.joint import evaluate_in_batches
 from jointensor.models.multilinear import Multilinear
+from jointensor.solvers.als import BATCH
 from jointensor.solvers.data_parallel import keep_together
 from jointensor.solvers.failures import DivergedError, StoppedError
 from jointensor.solvers.gibbs import Gibbs
@@ -21,9 +22,6 @@ from jointensor.solvers.sgd import FrozenHalf
 from jointensor.solvers.systems import SystemsInMemory
 from jointensor.training.checkpoint import stored
 from jointensor.training.trainer import Trainer
-
-BATCH = 1 << 19
-"""Entries that are evaluated at a time."""
 
 REFRESH_SWEEPS = 20
 """Sweeps after which values are computed from the tables again: rounding errors of sums of changes would add up."""

@@ -10,7 +10,7 @@ from jointensor.models.factors import Factors
 from jointensor.random_state import Generators, seed_of
 from jointensor.solvers.data_parallel import share_random_state
 from jointensor.training.init import SPREAD, Levels
-from jointensor.training.init_rank_one import MAX_ENTRIES, MIN_GENERALISATION, Sample, at_most, rank_one_components
+from jointensor.training.init_rank_one import MAX_ENTRIES, MIN_GENERALISATION, at_most, rank_one_components
 from jointensor.training.trainer import Trainer
 
 
@@ -30,8 +30,8 @@ def init_components(trainer: Trainer, general: float = MIN_GENERALISATION, level
     if abs(carried) > SPREAD * trainer.train.moments()[1]:
         return False
 
-    def residuals(entries: Entries) -> Sample:
-        return Sample(entries.indices, entries.values - elsewhere)
+    def residuals(entries: Entries) -> Entries:
+        return Entries(entries.indices, entries.values - elsewhere)
 
     samples = residuals(trainer.train.sample()), residuals(trainer.valid)
     if trainer.processes.shared:
@@ -39,14 +39,14 @@ def init_components(trainer: Trainer, general: float = MIN_GENERALISATION, level
     return _put(g.cp, rank_one_components(*samples, trainer.model.shape, g.cp.width, trainer.generators, general))
 
 
-def _init_together(trainer: Trainer, cp: Factors, samples: tuple[Sample, Sample], general: float) -> bool:
+def _init_together(trainer: Trainer, cp: Factors, samples: tuple[Entries, Entries], general: float) -> bool:
     """The first process fits a sample of the entries of all; the others take its components."""
     processes, generators, found = trainer.processes, trainer.generators, False
     own = Generators(generators.device, processes.rank, seed_of(generators.state()))
     some = at_most(samples[0], -(-MAX_ENTRIES // processes.size), own)
-    indices, values = (torch.cat(processes.gather_rows(one)) for one in (some.indices, some.residuals))
+    indices, values = (torch.cat(processes.gather_rows(one)) for one in (some.indices, some.values))
     if processes.first:
-        train = Sample(indices, values)
+        train = Entries(indices, values)
         found = _put(cp, rank_one_components(train, samples[1], trainer.model.shape, cp.width, generators, general))
     processes.broadcast_(cp.stacked)
     share_random_state(generators, processes)

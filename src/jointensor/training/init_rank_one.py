@@ -4,19 +4,22 @@ CP fitted from a random start often ends with two components on one and a third 
 has far fewer wrong valleys, is cheap to try several times, and validation entries tell a component
 from a single large value, or from labels with few entries: a component explains unseen entries about as
 well as seen ones. In very sparse tensors nearly all random starts are lost; there, others begin in the directions
-in which fibers agree (:mod:`jointensor.training.init_spectral`).
+in which fibers agree.
+
+Two entries that differ in one mode only have, in expectation over everything else, the product of the components' rows
+of their two labels. So the leading eigenvectors of the sum of such products, X_(n) X_(n)ᵀ without its diagonal,
+span the components' rows of mode n; far fewer entries are enough for that than for a random start to find them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from jointensor.data.store import Entries
 from jointensor.random_state import Generators
-from jointensor.training.init_spectral import leading_directions
 
 RANDOM_STARTS = 16
 """Random starts per component, run side by side."""
@@ -38,22 +41,16 @@ MAX_ENTRIES = 200_000
 MAX_FIBER_ENTRIES, EXTRA_DIRECTIONS, MAX_DIRECTIONS = 1_000_000, 4, 16
 """Entries whose fibers are compared; directions beyond the number of components, and most directions in all."""
 
+POWER_ITERATIONS = 12
+"""Multiplications by the matrix; the leading directions dominate by then."""
 
-@dataclass(frozen=True)
-class Sample:
-    """Entries with the residuals of their values."""
-
-    indices: Tensor  # (entries, modes)
-    residuals: Tensor  # (entries,)
-
-    def minus(self, factors: list[Tensor]) -> Sample:
-        """Residuals after one more component, factors ``(I_n, 1)`` each."""
-        return Sample(self.indices, self.residuals - _products(factors, self.indices).squeeze(1))
+MIN_SHARED_ENTRIES = 1000
+"""Entries in shared fibers below which there are no directions."""
 
 
 def rank_one_components(
-    train: Sample,
-    valid: Sample,
+    train: Entries,
+    valid: Entries,
     shape: tuple[int, ...],
     rank: int,
     generators: Generators,
@@ -65,7 +62,7 @@ def rank_one_components(
     training entries, less than ``general`` times as much, ends the search.
     """
     whole, train = train, at_most(train, MAX_ENTRIES, generators)
-    valid = at_most(valid, MAX_ENTRIES, generators) if len(valid.residuals) else train
+    valid = at_most(valid, MAX_ENTRIES, generators) if len(valid) else train
     spaces: list[Tensor | None] = []
     found: list[list[Tensor]] = []
     for _ in range(rank):
@@ -77,8 +74,13 @@ def rank_one_components(
         if not best.gain > 0 or best.share < general:
             break
         found.append(best.factors)
-        train, valid = train.minus(best.factors), valid.minus(best.factors)
+        train, valid = (_minus(one, best.factors) for one in (train, valid))
     return [torch.cat([factors[n] for factors in found], dim=1) for n in range(len(shape))] if found else []
+
+
+def _minus(entries: Entries, factors: list[Tensor]) -> Entries:
+    """Residuals after one more component, factors ``(I_n, 1)`` each."""
+    return Entries(entries.indices, entries.values - _products(factors, entries.indices).squeeze(1))
 
 
 class Component(NamedTuple):
@@ -91,7 +93,7 @@ class Component(NamedTuple):
     factors: list[Tensor]  # N × (I_n, 1)
 
 
-def _best(train: Sample, valid: Sample, starts: list[Tensor]) -> Component:
+def _best(train: Entries, valid: Entries, starts: list[Tensor]) -> Component:
     """The best of the components that several starts lead to."""
     tries = _fit(train, starts)
     explained = _explained(valid, tries)  # (tries,)
@@ -101,10 +103,10 @@ def _best(train: Sample, valid: Sample, starts: list[Tensor]) -> Component:
     return Component(gain, gain / seen if seen > 0 else 0.0, factors)
 
 
-def _directions(sample: Sample, shape: tuple[int, ...], rank: int, generators: Generators) -> list[Tensor | None]:
+def _directions(sample: Entries, shape: tuple[int, ...], rank: int, generators: Generators) -> list[Tensor | None]:
     """Directions in which the fibers along every mode agree."""
     some, width = at_most(sample, MAX_FIBER_ENTRIES, generators), min(rank + EXTRA_DIRECTIONS, MAX_DIRECTIONS)
-    return [leading_directions(some.indices, some.residuals, shape, n, width, generators) for n in range(len(shape))]
+    return [leading_directions(some.indices, some.values, shape, n, width, generators) for n in range(len(shape))]
 
 
 def _within(size: int, space: Tensor | None, generators: Generators) -> Tensor:
@@ -118,14 +120,14 @@ def _within(size: int, space: Tensor | None, generators: Generators) -> Tensor:
     )
 
 
-def _explained(sample: Sample, factors: list[Tensor]) -> Tensor:
+def _explained(sample: Entries, factors: list[Tensor]) -> Tensor:
     """Share of the squared values that each column explains, ``(columns,)``; minus infinity where it is not finite."""
-    errors = ((sample.residuals[:, None] - _products(factors, sample.indices)) ** 2).sum(dim=0)  # (columns,)
-    share = 1 - errors / (sample.residuals**2).sum().clamp_min(1e-30)
+    errors = ((sample.values[:, None] - _products(factors, sample.indices)) ** 2).sum(dim=0)  # (columns,)
+    share = 1 - errors / (sample.values**2).sum().clamp_min(1e-30)
     return share.nan_to_num(nan=float("-inf"), neginf=float("-inf"))
 
 
-def _fit(sample: Sample, tables: list[Tensor]) -> list[Tensor]:
+def _fit(sample: Entries, tables: list[Tensor]) -> list[Tensor]:
     """Ridge least squares of rank one, mode by mode, for several starts ``(I_n, tries)`` at once."""
     for _ in range(SWEEPS):
         for n, table in enumerate(tables):
@@ -133,7 +135,7 @@ def _fit(sample: Sample, tables: list[Tensor]) -> list[Tensor]:
             scale = others.square().mean(dim=0).sqrt().clamp_min(1e-12)
             others = others / scale
             column = sample.indices[:, n]
-            top = torch.zeros_like(table).index_add_(0, column, others * sample.residuals[:, None])
+            top = torch.zeros_like(table).index_add_(0, column, others * sample.values[:, None])
             bottom = torch.zeros_like(table).index_add_(0, column, others.square())
             tables[n] = top / (bottom + ROW_SHRINKAGE) / scale
     return _balanced(tables)
@@ -155,9 +157,37 @@ def _balanced(tables: list[Tensor]) -> list[Tensor]:
     return [table / size * common for table, size in zip(tables, sizes, strict=True)]
 
 
-def at_most(sample: Sample, entries: int, generators: Generators) -> Sample:
+def at_most(sample: Entries, entries: int, generators: Generators) -> Entries:
     """At most ``entries`` of a sample, chosen at random where there are more."""
-    if len(sample.residuals) <= entries:
+    if len(sample) <= entries:
         return sample
-    chosen = torch.randperm(len(sample.residuals), device=generators.device, generator=generators.local)[:entries]
-    return Sample(sample.indices[chosen], sample.residuals[chosen])
+    chosen = torch.randperm(len(sample), device=generators.device, generator=generators.local)[:entries]
+    return Entries(sample.indices[chosen], sample.values[chosen])
+
+
+def leading_directions(
+    indices: Tensor, values: Tensor, shape: tuple[int, ...], mode: int, width: int, generators: Generators
+) -> Tensor | None:
+    """Orthonormal columns ``(I_n, width)`` at most, the strongest first; ``None`` where hardly any fiber is shared."""
+    fiber, shared = _fibers(indices, shape, mode)
+    rows, fiber, values = indices[shared, mode], fiber[shared], values[shared]
+    if len(values) < MIN_SHARED_ENTRIES:
+        return None
+    size, count = shape[mode], int(fiber.max()) + 1
+    diagonal = values.new_zeros(size).index_add_(0, rows, values.square())[:, None]
+    found = torch.linalg.qr(torch.randn(size, min(width, size), device=generators.device, generator=generators.local)).Q
+    for _ in range(POWER_ITERATIONS):
+        sums = values.new_zeros(count, found.shape[1]).index_add_(0, fiber, values[:, None] * found[rows])
+        grown = torch.zeros_like(found).index_add_(0, rows, values[:, None] * sums[fiber])
+        found = torch.linalg.qr(grown - diagonal * found).Q
+    return found
+
+
+def _fibers(indices: Tensor, shape: tuple[int, ...], mode: int) -> tuple[Tensor, Tensor]:
+    """Which fiber along a mode every entry is in, ``(entries,)``; and which entries are not alone in theirs."""
+    fiber = torch.zeros_like(indices[:, 0])
+    counts = fiber.new_tensor([len(fiber)])
+    for m, size in enumerate(shape):
+        if m != mode:  # one mode after the other: the number of all combinations may be beyond 64 bits
+            _, fiber, counts = torch.unique(fiber * size + indices[:, m], return_inverse=True, return_counts=True)
+    return fiber, counts[fiber] > 1

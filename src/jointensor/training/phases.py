@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from jointensor.solvers.failures import DeadError, HopelessError
+from jointensor.solvers.failures import BudgetError, DeadError, DivergedError, HopelessError, StoppedError
 from jointensor.solvers.sgd import Exact, FrozenHalf, Sgd
 from jointensor.solvers.stopping import Either, Patience
 from jointensor.training.checkpoint import stored
@@ -24,7 +24,7 @@ from jointensor.training.gibbs_driver import sample
 from jointensor.training.init_components import init_components
 from jointensor.training.nested import catch_up, descend_alone, fit_other_half, half_is_best, solve_alone
 from jointensor.training.solve import solve
-from jointensor.training.state import Snapshot
+from jointensor.training.state import Outcome, Snapshot
 from jointensor.training.trainer import STEPS_PER_EPOCH, Trainer
 
 MIN_NONLINEAR_GAIN = 0.005
@@ -36,13 +36,21 @@ NONLINEAR_PATIENCE = 2
 Phase = Callable[[Trainer, Exact | None], None]
 
 
-def train(trainer: Trainer) -> None:
-    """All phases of the recipe, from the one that the state is in."""
-    exact = make_exact(trainer)
-    phases = phases_of(trainer, exact)
-    while trainer.state.phase < len(phases):
-        phases[trainer.state.phase](trainer, exact)
-        trainer.state.phase += 1
+def train(trainer: Trainer) -> Outcome:
+    """All phases of the recipe, from the one that the state is in; returns how they ended."""
+    try:
+        exact = make_exact(trainer)
+        phases = phases_of(trainer, exact)
+        while trainer.state.phase < len(phases):
+            phases[trainer.state.phase](trainer, exact)
+            trainer.state.phase += 1
+    except DivergedError:
+        return "diverged"
+    except DeadError:
+        return "dead"
+    except (BudgetError, HopelessError, StoppedError):
+        return "budget"
+    return "converged" if trainer.state.converged else "budget"
 
 
 def phases_of(trainer: Trainer, exact: Exact | None) -> list[Phase]:

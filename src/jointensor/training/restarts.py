@@ -12,16 +12,9 @@ from torch import Tensor
 from jointensor.errors import MemoryFullError
 from jointensor.metrics import measure
 from jointensor.models.joint import evaluate_in_batches, is_out_of_memory
-from jointensor.solvers.failures import (
-    CONSTANT_TOLERANCE,
-    BudgetError,
-    DeadError,
-    DivergedError,
-    HopelessError,
-    StoppedError,
-)
+from jointensor.solvers.failures import CONSTANT_TOLERANCE
 from jointensor.training.phases import train
-from jointensor.training.state import Attempt, Outcome
+from jointensor.training.state import Attempt
 from jointensor.training.trainer import EVALUATION_BATCH, Trainer
 
 
@@ -59,7 +52,7 @@ def run_restarts(trainer: Trainer) -> Attempt:
 def _run_start(trainer: Trainer) -> Attempt:
     if not trainer.state.start:
         trainer.start()
-    state, outcome = trainer.state, _train(trainer)
+    state, outcome = trainer.state, train(trainer)
     if state.best_state is not None or outcome == "diverged":
         trainer.put(state.best_state or state.start)
     rfe, constant, dead = trainer.processes.decide(lambda: _judge(trainer))
@@ -77,18 +70,6 @@ def _run_start(trainer: Trainer) -> Attempt:
         state.first,
         tuple(state.collapsed),
     )
-
-
-def _train(trainer: Trainer) -> Outcome:
-    try:
-        train(trainer)
-    except DivergedError:
-        return "diverged"
-    except DeadError:
-        return "dead"
-    except (BudgetError, HopelessError, StoppedError):
-        return "budget"
-    return "converged" if trainer.state.converged else "budget"
 
 
 def _judge(trainer: Trainer) -> tuple[float, bool, bool]:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -18,10 +17,10 @@ from jointensor.data.store import Entries, EntryStore, Half, ShardedEntries
 from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.errors import RunError
 from jointensor.kernels import Engine, pick_engine
-from jointensor.models.joint import LINKS, JointModel, cp_rank, evaluate_in_batches, is_out_of_memory
+from jointensor.models.joint import LINKS, JointModel, cp_rank, evaluate_in_batches
 from jointensor.models.multilinear import Multilinear
 from jointensor.random_state import Generators, may_draw
-from jointensor.solvers.als import MAX_CHECKPOINT_VALUES, VALUES, Als
+from jointensor.solvers.als import MAX_CHECKPOINT_VALUES, VALUES, Als, Systems
 from jointensor.solvers.data_parallel import keep_together, take_first
 from jointensor.solvers.failures import BudgetError, DivergedError, FailureDetector, StoppedError, Validation
 from jointensor.solvers.losses import make_loss
@@ -33,8 +32,6 @@ from jointensor.solvers.sgd import (
     Resumable,
     Sgd,
     Solver,
-    sweep_in_memory,
-    sweep_on_disk,
 )
 from jointensor.solvers.stopping import Either, Patience, RelativeChange
 from jointensor.solvers.systems import SystemsInMemory
@@ -297,6 +294,7 @@ class Trainer:
             means,
             falls_within=falls_within,
             pause=self.pause,
+            on_smaller=self._limit_batches,
             generators=self.generators,
             processes=self.processes,
             runner=runner,
@@ -305,14 +303,14 @@ class Trainer:
 
     def exact(self, g: Multilinear) -> Exact:
         """The exact solver of g."""
-        entries, spread = self.train.resident, self.train.moments()[1] or 1.0
-        if entries is None:
+        systems: Systems
+        if self.train.resident is not None:
+            systems = SystemsInMemory(g, self.train.resident.indices, self.engine, self.processes)
+        else:
             assert isinstance(self.train, ShardedEntries)  # entries that are not in memory are on disk
             systems = SystemsOnDisk(g, self.train, self.engine, self.limits.systems, self.processes)
-            als = Als(g, systems, spread=spread)
-            return Exact(als, partial(sweep_on_disk, als))
-        als = Als(g, SystemsInMemory(g, entries.indices, self.engine, self.processes), spread=spread)
-        return Exact(als, partial(sweep_in_memory, als, entries.values, self.loss, self.recipe.huber_delta))
+        als = Als(g, systems, spread=self.train.moments()[1] or 1.0)
+        return Exact(als, self.loss, self.recipe.huber_delta)
 
     def stopping_rule(self) -> Either:
         """A fresh rule for one phase."""
@@ -386,7 +384,7 @@ class Trainer:
         self.model.train()  # dropout and the like are on in here only
         try:
             with self.generators.as_global() if self.may_draw else nullcontext():
-                loss = self._within_memory(half, frozen, solver, position)
+                loss = solver.epoch(half, frozen, self.train, position)
         finally:
             self.model.eval()
         keep_together(self.model, self.processes)
@@ -397,17 +395,10 @@ class Trainer:
             solver.average.swap()
         return loss, validation, self.clock() - begin
 
-    def _within_memory(self, half: Half, frozen: FrozenHalf, solver: Solver, position: Position | None) -> float:
-        """An epoch; begun again with smaller batches where a GPU's memory is too small for these."""
-        while True:
-            try:
-                return solver.epoch(half, frozen, self.train, position)
-            except RuntimeError as error:
-                if not is_out_of_memory(error) or not solver.halve():
-                    raise
-            torch.cuda.empty_cache()
-            position, self.state.batch_limit = None, getattr(solver, "batch_size", self.state.batch_limit)
-            self.note(f"out of memory: steps of {self.state.batch_limit:,} entries from here on")
+    def _limit_batches(self, size: int) -> None:
+        """Take no more entries per step from here on."""
+        self.state.batch_limit = size
+        self.note(f"out of memory: steps of {size:,} entries from here on")
 
     def record(
         self, phase: str, train: float, valid: float | None, seconds: float, round_: int = 0, *, best: bool

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from jointensor.data.formats.base import ChunkedSource, Reading
+from jointensor.data.formats.base import ALL_ROWS, ChunkedSource, Reading
 from jointensor.data.modes import ORDERS, Mode, Order, find_mode
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError, DataError
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 CHUNK_ROWS = 1 << 19
 """Rows or entries of a chunk."""
-ALL_ROWS = 1 << 62
-"""Rows of a chunk that is the whole table."""
 
 
 @dataclass(frozen=True)

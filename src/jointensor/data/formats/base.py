@@ -68,6 +68,9 @@ MAX_LINE = 1 << 25
 """Bytes of a line of text, or of a row with line ends in quotes."""
 GZIP = b"\x1f\x8b"
 
+ALL_ROWS = 1 << 62
+"""Rows of a chunk that is a whole table, or entries of one that has all of them."""
+
 MAX_POSITIONS, MAX_POSITIONS_PER_ENTRY = 10_000_000, 100
 """Positions of a mode without labels that any source may have, and how many times its entries. A model has parameters
 for every position: 10⁷ positions take 800 MB at 20 components."""

@@ -17,15 +17,20 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jointensor.data.formats.base import ChunkedSource, IndexedQueries, check_positions, check_unpacked, checked
+from jointensor.data.formats.base import (
+    ALL_ROWS,
+    ChunkedSource,
+    IndexedQueries,
+    check_positions,
+    check_unpacked,
+    checked,
+)
 from jointensor.data.modes import Mode, guess_order
 from jointensor.data.tensor import SparseTensor, check_whole
 from jointensor.errors import DataError
 
 CHUNKED_ARRAYS = ("indices", "values")
 """Arrays that are read in chunks; the others are small."""
-ALL_ENTRIES = 1 << 62
-"""Entries of a chunk that has all entries."""
 Head = tuple[tuple[int, ...], bool, np.dtype[Any]]
 """Shape, whether columns come first, and type of an array."""
 _NPY = b"\x93NUMPY"
@@ -38,7 +43,7 @@ _BROKEN = (
 
 def read(path: Path) -> SparseTensor:
     """A tensor from an archive, entries in file order."""
-    source = scan(path, ALL_ENTRIES)
+    source = scan(path, ALL_ROWS)
     ((indices, values),) = source.chunks()
     try:
         return SparseTensor.part(indices, values, source.modes)  # refuses duplicate cells
@@ -51,7 +56,7 @@ def read_queries(path: Path, *, values: bool) -> IndexedQueries:
     small, heads = _small_arrays(path)
     wanted = ("indices", "values") if values else ("indices",)
     shape = _entries_and_modes(path, small, heads, wanted)
-    ((indices, *more),) = _arrays(path, ALL_ENTRIES, *wanted)
+    ((indices, *more),) = _arrays(path, ALL_ROWS, *wanted)
     return IndexedQueries(indices, [texts_of(small, f"labels_{n}") for n in range(shape[1])], more[0] if more else None)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from jointensor.kernels.rows import ModeView, solve_rows
+from jointensor.kernels.rows import ModeView, RowEntries, solve_rows
 
 NEW_ROW_RIDGE = 0.05
 """Shrinkage of a new row to the mean of the known ones, as a share of its entries."""
@@ -54,7 +54,7 @@ def solve_new_rows(
         # mean square of the products of the other rows: a ridge means the same whatever their scale
         scale = 1.0 if not fixed else float(torch.stack([other.square().mean() for other in fixed]).prod())
         ridge = NEW_ROW_RIDGE * view.counts.to(table.dtype) * scale + NEW_ROW_ENTRIES * scale
-        solve_rows(view, fixed, wanted, None, ridge, table, evaluate=False, prior=prior, sums=sums)
+        solve_rows(RowEntries(view, fixed, wanted, sums=sums), ridge, table, evaluate=False, prior=prior)
 
 
 def sum_of_pairs(rows: Tensor) -> Tensor:

@@ -1,18 +1,16 @@
 """``tucker:K``: Σ_{k_1 … k_N} W(k_1, …, k_N) Π_n A_n(i_n, k_n), a core W and one factor matrix per mode.
 
-Done naively, an entry costs Π_n K_n multiplications: 160,000 for four modes of rank 20. Here the core is
-contracted with one mode after the other, short modes first, and only once for every *distinct*
-combination of labels in a batch: once per hour, once per hour and day, and so on. Each entry then costs
-a small matrix between its two longest modes, 400 multiplications in the example.
-
-On a GPU the distinct combinations are not looked up, since the host would have to wait for them. There all possible
-combinations are contracted while they are not many more than the entries; then each entry for itself.
+Done naively, an entry costs Π_n K_n multiplications: 160,000 for four modes of rank 20. Here the core is contracted
+with one mode after the other, short modes first: for all combinations of labels that there can be, while these are not
+many more than the entries of the batch (once per hour, once per hour and day, and so on), then for each entry by
+itself. An entry then costs a small matrix between its two longest modes, 400 multiplications in the example. All of
+this is decided by shapes alone: a GPU never has to wait for the host to look at labels.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -27,7 +25,7 @@ MAX_CORE = 10_000_000
 """Largest core that is built, in numbers."""
 
 MAX_CONTRACTION = 1 << 28
-"""Most numbers that one contraction may take where combinations of labels are not counted; a gibibyte."""
+"""Most numbers that one contraction may take; a gibibyte."""
 
 OFF_DIAGONAL = 0.1
 """Standard deviation of the core off its diagonal at the start, in 1/√(numbers of the core); the diagonal is 1, as in
@@ -37,8 +35,8 @@ CP."""
 class Tucker(Block):
     """Core W ``(K_1, …, K_N)`` and factor matrices A_n ``(I_n, K_n)``.
 
-    With D_n distinct label combinations of the n shortest modes in a batch, a forward pass costs
-    ``Σ_n D_n · K_n ⋯ K_N`` multiplications, where the D of the last modes is the size of the batch.
+    With D_n the smaller of the batch and of the label combinations of the n shortest modes, a forward pass costs about
+    ``Σ_n D_n · K_n ⋯ K_N`` multiplications.
 
     Parameters
     ----------
@@ -71,9 +69,8 @@ class Tucker(Block):
         """Values of the entries, ``(batch, modes)`` → ``(batch,)``."""
         partial = self.core.permute(self.order).unsqueeze(0)  # partly contracted core, (combinations, K, …, K)
         which = torch.zeros_like(indices[:, 0], dtype=torch.int64)  # the combination of each entry, (batch,)
-        step = STEPS.get(indices.device.type, distinct_step)
         for n in self.order:
-            partial, which = step(partial, which, self.factors[n], indices[:, n])
+            partial, which = contract(partial, which, self.factors[n], indices[:, n])
         return partial[which]
 
     @torch.no_grad()
@@ -98,50 +95,25 @@ class Tucker(Block):
         self.core[tuple(slice(rank) for rank in before.ranks)] = before.core.detach().cpu()
 
 
-def distinct_step(partial: Tensor, which: Tensor, table: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Contract one mode for the combinations that occur; returns the core of each, and the combination of each entry.
+def contract(partial: Tensor, which: Tensor, table: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Contract one more mode of the core; returns the contracted cores, and which of them is each entry's.
 
     ``partial (combinations, K, …)``, ``table (I, K)``, ``which`` and ``labels (batch,)``.
     """
-    cells = which * len(table) + labels  # longer by one mode
-    distinct, which = torch.unique(cells, return_inverse=True)
-    return contract(partial, distinct // len(table), table, distinct % len(table)), which
-
-
-def shaped_step(partial: Tensor, which: Tensor, table: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The same by shapes alone, without a look at the labels; as above only where that would take too much memory."""
     batch, pairs, (rank, *rest) = len(labels), len(partial) * len(table), partial.shape[1:]
     size = math.prod(rest)  # of the contracted core
     flat = partial.reshape(len(partial), rank, size)
     if pairs <= 2 * batch and pairs * size <= MAX_CONTRACTION:  # all that labels can form
         grid = torch.matmul(table, flat)  # (combinations, I, size)
         return grid.reshape(pairs, *rest), which * len(table) + labels
-    if batch * rank * size <= MAX_CONTRACTION:  # every entry for itself
-        rows = table.index_select(0, labels)  # (batch, K)
-        made = torch.bmm(rows.unsqueeze(1), flat.index_select(0, which)).squeeze(1)  # (batch, size)
-        return made.reshape(batch, *rest), torch.arange(batch, device=labels.device)
-    return distinct_step(partial, which, table, labels)
-
-
-STEPS: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]] = {"cuda": shaped_step}
-"""How a mode is contracted on a kind of device; elsewhere by :func:`distinct_step`."""
-
-
-def contract(partial: Tensor, parents: Tensor, table: Tensor, labels: Tensor) -> Tensor:
-    """Σ_k table(label, k) · partial(parent, k, …) for every pair of parent and label.
-
-    ``partial (combinations, K, …)``, ``table (I, K)`` and pairs ``(pairs,)`` → ``(pairs, …)``.
-    """
-    rest = partial.shape[2:]
-    flat = partial.flatten(start_dim=2) if rest else partial.unsqueeze(2)  # (combinations, K, rest)
-    known, places = torch.unique(labels, return_inverse=True)
-    if len(partial) * len(known) <= 2 * len(labels):  # most pairs occur: all of them by one matrix product
-        grid = torch.matmul(table.index_select(0, known), flat)  # (combinations, labels, rest)
-        made = grid.flatten(end_dim=1).index_select(0, parents * len(known) + places)
-    else:
-        rows = table.index_select(0, labels)  # (pairs, K)
-        made = torch.bmm(rows.unsqueeze(1), flat.index_select(0, parents)).squeeze(1)  # (pairs, rest)
-    return made.reshape(len(labels), *rest)
+    rows = table.index_select(0, labels)  # (batch, K)
+    if len(partial) == 1:
+        made = rows @ flat[0]  # (batch, size)
+    else:  # every entry for itself, as many at a time as there is room for
+        some = max(MAX_CONTRACTION // (rank * size), 1)
+        parts = zip(torch.split(rows.unsqueeze(1), some), torch.split(which, some), strict=True)
+        made = torch.cat([torch.bmm(row, flat.index_select(0, core)).squeeze(1) for row, core in parts])
+    return made.reshape(batch, *rest), torch.arange(batch, device=labels.device)
 
 
 def check_count(ranks: Sequence[int], n_modes: int) -> None:
