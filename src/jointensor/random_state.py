@@ -94,7 +94,7 @@ class Generators:
 
 
 def normal_like(tensor: Tensor, generators: Generators | None) -> Tensor:
-    """Draws of the standard normal distribution, of the shape of a tensor; from torch's state if there are no generators.
+    """Draws of the standard normal distribution, of the shape of a tensor; from torch's state without generators.
 
     >>> normal_like(torch.ones(2, 3), Generators(torch.device("cpu"), 0)).shape
     torch.Size([2, 3])

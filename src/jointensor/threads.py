@@ -1,9 +1,14 @@
-"""Calls in several threads."""
+"""Calls in several threads, and how many threads a call has.
+
+The number of threads of torch in the calling thread decides for everything: torch's own loops, those of numba, trees,
+and calls in several threads here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -19,3 +24,27 @@ def in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> lis
     """
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         return list(pool.map(function, items))
+
+
+@contextmanager
+def use_threads(count: int) -> Iterator[None]:
+    """Use so many threads for what the calling thread does in here; others keep theirs.
+
+    >>> with use_threads(1):
+    ...     torch.get_num_threads()
+    1
+    """
+    before = torch.get_num_threads()  # asked first: a thread that never was takes the number that was set last
+    if count == before:
+        yield
+        return
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def threads_for(work: float, least: float) -> int:
+    """Threads for some work of which each is to have ``least``: at least one, and no more than there are."""
+    return max(1, min(torch.get_num_threads(), int(work // least)))

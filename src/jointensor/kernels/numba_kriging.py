@@ -7,6 +7,7 @@ from numba import njit, prange
 from numpy.typing import NDArray
 
 from jointensor.kernels.numba_cache import CACHE
+from jointensor.kernels.numba_threads import parallel_loop
 
 MAX_TABULATED_POSITIONS = 1024
 """Positions along a mode up to which all pairwise covariances are computed once: a table of 8 MB."""
@@ -34,7 +35,8 @@ def predict_from_neighbours(
     table = _table(covariance) if len(coordinates) <= MAX_TABULATED_POSITIONS else np.empty((0, 0))
     order = np.argsort(queries)  # queries of one fiber read the same keys
     predictions = np.empty(len(queries))
-    predictions[order] = _predict(queries[order], keys, residuals, size, covariance, table, side, itself)
+    with parallel_loop():
+        predictions[order] = _predict(queries[order], keys, residuals, size, covariance, table, side, itself)
     return predictions
 
 

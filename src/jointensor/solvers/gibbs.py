@@ -48,6 +48,7 @@ class Gibbs(Als):
 
     def __init__(self, g: Multilinear, systems: SystemsInMemory, *, spread: float) -> None:
         super().__init__(g, systems, spread=spread)
+        self.generators = systems.generators
         self.noise = spread**2
         """1/α, the variance of the residuals."""
         self.levels: dict[tuple[str, int], Level] = {}
@@ -150,9 +151,9 @@ class Gibbs(Als):
 
     def _normal(self, like: Tensor) -> Tensor:
         """Draws of the standard normal distribution, of the shape of a tensor."""
-        return normal_like(like, self.systems.generators)
+        return normal_like(like, self.generators)
 
     def _gamma(self, shape: Tensor, rate: Tensor) -> Tensor:
         """A draw of a gamma distribution, elementwise."""
-        generators = self.systems.generators
+        generators = self.generators
         return torch._standard_gamma(shape, None if generators is None else generators.of(shape)) / rate
