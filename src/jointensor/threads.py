@@ -18,12 +18,29 @@ Result = TypeVar("Result")
 
 
 def in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """Results of a function for all items, computed by as many threads as torch may use.
+    """Results of a function for all items, computed by as many threads as torch may use; each call keeps to its thread.
 
-    Meant for NumPy: it lets other threads run while it sorts and looks up.
+    Meant for NumPy and torch: they let other threads run while they sort, look up and multiply.
     """
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        return list(pool.map(function, items))
+    threads, items = torch.get_num_threads(), list(items)
+    if threads == 1 or len(items) <= 1:
+        return [function(item) for item in items]
+    try:
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            return list(pool.map(function, items))
+    finally:
+        torch.set_num_threads(threads)  # what a new thread begins with is what was set last, in any thread
+
+
+def slices_of(count: int, size: int) -> list[slice]:
+    """Slices of a size; the last takes the rest along: rows at the end of a very small product of matrices are rounded
+    differently.
+
+    >>> slices_of(7, 3)
+    [slice(0, 3, None), slice(3, 7, None)]
+    """
+    starts = list(range(0, max(count - size, 0) + 1, size))
+    return [slice(a, b) for a, b in zip(starts, (*starts[1:], count), strict=True)]
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from jointensor.solvers.failures import DivergedError, StoppedError
 from jointensor.solvers.gibbs import Gibbs
 from jointensor.solvers.sgd import FrozenHalf
 from jointensor.solvers.systems import SystemsInMemory
+from jointensor.threads import use_threads
 from jointensor.training.checkpoint import stored
 from jointensor.training.trainer import Trainer
 
@@ -97,9 +98,10 @@ class GibbsDriver:
 
     def sweep(self, targets: Tensor) -> None:
         """Draw everything once, for x − f of the training entries."""
-        if self.sweeps % REFRESH_SWEEPS == REFRESH_SWEEPS - 1:
-            self.gibbs.refresh()
-        self.gibbs.sweep(targets)
+        with use_threads(self.gibbs.threads(len(targets))):
+            if self.sweeps % REFRESH_SWEEPS == REFRESH_SWEEPS - 1:
+                self.gibbs.refresh()
+            self.gibbs.sweep(targets)
         self.sweeps += 1
 
     @torch.no_grad()
