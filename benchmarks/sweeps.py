@@ -65,7 +65,7 @@ def syrk_over_blocks(starts, rank):
     import numpy as np
     from numba import njit
 
-    from jointensor.kernels import numba_rows
+    from jointensor.kernels import numba_blas, numba_rows
     from jointensor.kernels.numba_blas import WIDE_TILE, add_gram
     from jointensor.kernels.numba_gather import padded
     from jointensor.threads import in_threads
@@ -85,7 +85,7 @@ def syrk_over_blocks(starts, rank):
     multiply(starts[0], 0, 0, rank, padded(rank))
 
     def work():
-        with numba_rows.blas_alone(), np.errstate(all="ignore"):
+        with numba_blas.blas_alone(), np.errstate(all="ignore"):
             in_threads(lambda share: multiply(*share, rank, padded(rank)), shares)
 
     return work

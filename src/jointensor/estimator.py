@@ -31,7 +31,8 @@ from jointensor.runs.interrupt import stop_on_interrupt
 from jointensor.search.default_fit import DefaultFit, default_fit
 from jointensor.search.families import FitOptions
 from jointensor.search.search import search
-from jointensor.training.fit import Fit, fit
+from jointensor.search.workers import Workers
+from jointensor.training.fit import Fit, fit, pick_device
 from jointensor.training.recipe import Recipe, make_recipe
 
 try:
@@ -206,7 +207,8 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         with stop_on_interrupt() as stopping:
             seconds = math.inf if self.budget is None else self.budget
             options = FitOptions(seed, self.device, seconds=seconds, stopping=stopping)
-            self.mixture_: DefaultFit = default_fit(parts, fit_baselines(parts), options)
+            with Workers.of(pick_device(self.device), len(parts.train)) as workers:
+                self.mixture_: DefaultFit = default_fit(parts, fit_baselines(parts), options, workers=workers)
         self.history_, self.outcome_ = [], self.mixture_.outcome
         predictor, valid = self.mixture_.predictor, (parts.valid.indices, parts.valid.values)
         calibration = calibrate_on(predictor, valid, parts.train.shape)

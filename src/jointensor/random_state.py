@@ -1,8 +1,8 @@
 """Random numbers of one fit: generators of its own, so that fits in several threads do not disturb each other.
 
 Torch's global random state is neither read nor changed, except by code that cannot be given a generator:
-``reset_parameters`` of torch's layers, dropout, and Gibbs draws. Such code runs in :meth:`Generators.as_global`, which
-lends the state of the fit to torch's global generators under a lock.
+``reset_parameters`` of torch's layers, dropout, and draws that several processes share. Such code runs in
+:meth:`Generators.as_global`, which lends the state of the fit to torch's global generators under a lock.
 """
 
 from __future__ import annotations
@@ -59,6 +59,10 @@ class Generators:
         for kind, generator in self.by_kind.items():
             generator.set_state(state[kind].cpu())
 
+    def of(self, tensor: Tensor) -> torch.Generator:
+        """For tensors that are where this one is."""
+        return self.by_kind[tensor.device.type]
+
     @contextmanager
     def forked(self) -> Iterator[None]:
         """Random numbers that are drawn in here are not missing afterwards."""
@@ -87,6 +91,15 @@ class Generators:
                 for kind, generator in shared.items():
                     own[kind].set_state(generator.get_state())
                     generator.set_state(before[kind])
+
+
+def normal_like(tensor: Tensor, generators: Generators | None) -> Tensor:
+    """Draws of the standard normal distribution, of the shape of a tensor; from torch's state without generators.
+
+    >>> normal_like(torch.ones(2, 3), Generators(torch.device("cpu"), 0)).shape
+    torch.Size([2, 3])
+    """
+    return torch.empty_like(tensor).normal_(generator=None if generators is None else generators.of(tensor))
 
 
 def _global_generators(device: torch.device) -> dict[str, torch.Generator]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jointensor.predictors import fit_bias
-from jointensor.search.executor import FitResult, run_fits
+from jointensor.search.executor import FitResult, Job, run_fits
 from jointensor.search.interruption import Interruption, StopRequested
 from jointensor.search.search import search
 from tests.search.searches import BIAS, TABLES, TREES, additive
@@ -57,8 +57,8 @@ def test_every_process_makes_some_fits_and_has_all_results():
             part = fit_bias(tensor.take(np.arange(100 * k, 100 * k + 100)), tensor.take(np.arange(0)))
             return FitResult(part, float(k), part.predict(tensor.indices).astype(np.float32), 0.5)
 
-        jobs = [lambda k=k: job(k) for k in range(4)]
-        jobs.append(lambda: made.append((process.rank, 4)) or FitResult(failure="diverged"))
+        jobs = [Job(lambda k=k: job(k)) for k in range(4)]
+        jobs.append(Job(lambda: made.append((process.rank, 4)) or FitResult(failure="diverged")))
         return list(run_fits(process, jobs, Interruption(), [False, True, False, False, False]))
 
     first, second = both(fits)
@@ -75,7 +75,7 @@ def test_a_request_at_the_first_process_stops_both():
     def fits(process):
         interruption = Interruption(lambda: process.first, process)
         with pytest.raises(StopRequested):
-            list(run_fits(process, [FitResult], interruption))
+            list(run_fits(process, [Job(FitResult)], interruption))
         return True
 
     assert both(fits) == [True, True]

@@ -185,9 +185,7 @@ class ProcessGroup:
             yield
 
     def randn_like(self, tensor: Tensor) -> Tensor:
-        """Normal numbers for something that belongs to this process's own entries."""
-        if not self.shared:
-            return torch.randn_like(tensor)
+        """Normal numbers for something that belongs to this process's own entries, one of several."""
         torch.rand(())  # the next seed is another one
         with self.own_random(seed_of({"cpu": torch.get_rng_state()})):
             return torch.randn_like(tensor)

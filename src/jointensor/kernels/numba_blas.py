@@ -6,7 +6,10 @@ there. Every argument of BLAS is an address; ``numbers``, an array of int32, has
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import lru_cache
+from threading import Lock
 from typing import Any
 
 import llvmlite.binding  # type: ignore[import-untyped]
@@ -51,6 +54,38 @@ _dpotrs = _external("cython_lapack", "dpotrs", 8)
 def blas_controller() -> ThreadpoolController:
     """The BLAS libraries of this process; finding them takes longer than a small solve."""
     return ThreadpoolController()
+
+
+class _OneThread:
+    """BLAS limited to one thread, by all callers together: the limit is the process's, and the last one lifts it."""
+
+    def __init__(self) -> None:
+        self._lock, self._callers, self._limits = Lock(), 0, ExitStack()
+
+    def begin(self) -> None:
+        with self._lock:
+            if not self._callers:
+                self._limits.enter_context(blas_controller().limit(limits=1, user_api="blas"))
+            self._callers += 1
+
+    def end(self) -> None:
+        with self._lock:
+            self._callers -= 1
+            if not self._callers:
+                self._limits.close()
+
+
+_ONE_THREAD = _OneThread()
+
+
+@contextmanager
+def blas_alone() -> Iterator[None]:
+    """Every call of BLAS stays in its thread: the loops that make the calls are parallel."""
+    _ONE_THREAD.begin()
+    try:
+        yield
+    finally:
+        _ONE_THREAD.end()
 
 
 @lru_cache(maxsize=1)

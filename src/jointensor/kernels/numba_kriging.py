@@ -12,6 +12,7 @@ from numba import njit, prange
 from numpy.typing import NDArray
 
 from jointensor.kernels.numba_cache import CACHE
+from jointensor.kernels.numba_threads import parallel_loop
 
 MAX_TABULATED_GAP = 1 << 20
 """Longest distance, in steps, up to which covariances of whole distances are computed once: a table of 8 MB."""
@@ -69,7 +70,8 @@ def find_neighbours(
         Whether queries are among the keys, and a query is not a neighbour of its own.
     """
     rows = np.empty((len(queries), 2 * sides[0] + len(shifts) * sides[1]), dtype=np.int64)
-    return Found(rows, _find(queries, keys, size, shifts, sides[0], sides[1], cyclic, int(itself), rows))
+    with parallel_loop():
+        return Found(rows, _find(queries, keys, size, shifts, sides[0], sides[1], cyclic, int(itself), rows))
 
 
 def predict_from_neighbours(
@@ -85,7 +87,8 @@ def predict_from_neighbours(
     longest = covariance.coordinates[-1]
     if longest <= MAX_TABULATED_GAP and (covariance.coordinates % 1 == 0).all():
         table = _tabulate(int(longest), covariance.smooth, covariance.seasons)
-    return _predict(queries, found.rows, found.counts, keys, residuals, size, covariance, table)
+    with parallel_loop():
+        return _predict(queries, found.rows, found.counts, keys, residuals, size, covariance, table)
 
 
 @njit(parallel=True, cache=CACHE, nogil=True)

@@ -6,12 +6,9 @@ than components is solved through the system of its entries, which is smaller.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 import torch
 from numba import njit, prange
@@ -24,12 +21,13 @@ from jointensor.kernels.numba_blas import (
     add_gram,
     add_inner,
     add_weighted,
-    blas_controller,
+    blas_alone,
     product_tile,
     solve_positive,
 )
 from jointensor.kernels.numba_cache import CACHE
 from jointensor.kernels.numba_gather import LANES, gather, padded
+from jointensor.kernels.numba_threads import numba_threads, parallel_loop
 from jointensor.kernels.rows import DIAGONAL_LIFT, MORE_LIFT, RowEntries
 
 BLOCK_BYTES = 1 << 16
@@ -113,7 +111,7 @@ def solve_rows_numba(
     given = _sorted_entries(entries, rank)
     values = np.empty(len(entries.targets) if evaluate else 0, dtype=np.float32)
     mean = np.zeros((0, rank), np.float32) if prior is None else prior.detach().numpy()
-    with blas_alone():
+    with parallel_loop(), blas_alone():
         _solve(_runs(given.starts, rank), given, ridge.numpy(), mean, table.detach().numpy(), values, product_tile())
     return torch.from_numpy(values)
 
@@ -123,22 +121,9 @@ def row_systems_numba(entries: RowEntries, rank: int) -> tuple[Tensor, Tensor]:
     given = _sorted_entries(entries, rank)
     size = len(given.starts) - 1
     gram, right = np.zeros((size, rank, rank), np.float32), np.zeros((size, rank), np.float32)
-    with blas_alone():
+    with parallel_loop(), blas_alone():
         _systems(_runs(given.starts, rank), given, gram, right, product_tile())
     return torch.from_numpy(gram), torch.from_numpy(right)
-
-
-@contextmanager
-def blas_alone() -> Iterator[None]:
-    """As many threads as torch has, each of which calls BLAS for itself."""
-    given = torch.get_num_threads()
-    numba.set_num_threads(min(given, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
-    try:
-        with blas_controller().limit(limits=1, user_api="blas"):
-            yield
-    finally:
-        if torch.get_num_threads() != given:  # numba, starting its threads, may set those of torch's OpenMP as well
-            torch.set_num_threads(given)
 
 
 def _sorted_entries(entries: RowEntries, rank: int) -> SortedEntries:
@@ -156,10 +141,9 @@ def _sorted_entries(entries: RowEntries, rank: int) -> SortedEntries:
 
 def _runs(starts: NDArray[np.int64], rank: int) -> NDArray[np.int64]:
     """Boundaries of runs of rows that cost about the same: their entries, a solve, and something in any case."""
-    threads = min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
     entries = np.diff(starts)
     work = np.concatenate([[0.0], np.cumsum(entries + np.minimum(entries, rank) / 2 + 1)])
-    edges: NDArray[Any] = np.searchsorted(work, np.linspace(0, work[-1], threads * RUNS_PER_THREAD + 1))
+    edges: NDArray[Any] = np.searchsorted(work, np.linspace(0, work[-1], numba_threads() * RUNS_PER_THREAD + 1))
     edges[0], edges[-1] = 0, len(entries)
     return np.unique(edges).astype(np.int64)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit, prange
+from numpy.typing import NDArray
 
 from jointensor.kernels.numba_cache import CACHE
+from jointensor.kernels.numba_threads import parallel_loop
 
 BINS = 256
 """Bins of a column: one byte."""
@@ -79,8 +81,13 @@ def _tables(nodes, values, roots, columns):  # type: ignore[no-untyped-def]
     return masks, where, begin, leaves
 
 
-@njit(parallel=True, cache=CACHE, nogil=True)
-def add_trees(bins, nodes, values, roots, predictions) -> None:  # type: ignore[no-untyped-def]
+def add_trees(
+    bins: NDArray[np.uint8],
+    nodes: NDArray[np.int32],
+    values: NDArray[np.float64],
+    roots: NDArray[np.int64],
+    predictions: NDArray[np.float64],
+) -> None:
     """Add the values of all trees for every entry to ``predictions``; bins ``(entries, columns)``, nodes of all trees
     ``(nodes, 4)``: column (-1 in a leaf), last bin of the left side, left and right child within the tree; ``roots``
     the first node of each tree.
@@ -88,6 +95,12 @@ def add_trees(bins, nodes, values, roots, predictions) -> None:  # type: ignore[
     Walking from node to node would wait for memory at every step. Instead, every column in turn rules out the leaves
     that its bin cannot reach; the leftmost leaf that remains is where the walk would end.
     """
+    with parallel_loop():
+        _add_trees(bins, nodes, values, roots, predictions)
+
+
+@njit(parallel=True, cache=CACHE, nogil=True)
+def _add_trees(bins, nodes, values, roots, predictions) -> None:  # type: ignore[no-untyped-def]
     masks, where, begin, leaves = _tables(nodes, values, roots, bins.shape[1])
     for block in prange((len(bins) + BLOCK - 1) // BLOCK):
         chunk = bins[block * BLOCK : (block + 1) * BLOCK].T.copy()  # (columns, entries)

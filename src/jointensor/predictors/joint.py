@@ -20,9 +20,13 @@ from jointensor.predictors.conformal import Calibration
 from jointensor.predictors.tables import Tables
 from jointensor.predictors.update import check_labels_kept, fit_new_biases, fit_new_labels
 from jointensor.registry import parse_spec
+from jointensor.threads import in_threads, slices_of
 
 BATCH = 1 << 15
 """Entries that go through the model at a time."""
+
+CPU_BATCH = 1 << 13
+"""The same for each thread of a CPU."""
 
 Evaluate = Callable[[JointModel, NDArray[np.integer]], NDArray[np.float32]]
 """How values of entries are computed by a model."""
@@ -169,7 +173,13 @@ def evaluate_model(model: JointModel, indices: NDArray[np.integer]) -> NDArray[n
     """Values of entries on the device of the model, ``(entries, modes)`` → ``(entries,)``."""
     # a copy: torch warns of arrays that cannot be written to
     queries = torch.as_tensor(np.array(indices, order="C"), device=next(model.parameters()).device)
-    values: NDArray[np.float32] = evaluate_in_batches(model, queries, BATCH).cpu().numpy()
+    if queries.device.type == "cpu":
+        # threads take whole batches: at every operation they would wait for each other, and for other processes
+        parts = slices_of(len(queries), CPU_BATCH)
+        found = torch.cat(in_threads(lambda part: evaluate_in_batches(model, queries[part], BATCH), parts))
+    else:
+        found = evaluate_in_batches(model, queries, BATCH).cpu()
+    values: NDArray[np.float32] = found.numpy()
     return values
 
 

@@ -15,6 +15,7 @@ from jointensor.models.joint import JointModel
 from jointensor.models.nonlinear.julia import Julia
 from jointensor.predictors.ensemble import Ensemble
 from jointensor.predictors.joint import JointPredictor, evaluate_model
+from jointensor.threads import slices_of
 
 BATCH = 1 << 12
 """Entries that go through a model at a time: the outputs of a layer stay in the cache of a core."""
@@ -49,7 +50,7 @@ def _in_small_batches(model: JointModel, indices: NDArray[np.integer]) -> NDArra
         return evaluate_model(model, indices)
     queries = torch.as_tensor(np.array(indices, order="C"))  # (entries, modes)
     predicted = torch.empty(len(queries))
-    batches = _parts(len(queries), BATCH)
+    batches = slices_of(len(queries), BATCH)
 
     def predict(batch: slice) -> None:
         with torch.inference_mode():
@@ -93,15 +94,7 @@ def _hidden_in_cache(model: JointModel) -> Iterator[None]:
 def _two_layers(rows: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
     """ReLU between two linear layers, ``(entries, inputs)`` → ``(entries, outputs)``."""
     out = rows.new_empty(len(rows), len(b2))
-    for part in _parts(len(rows), HIDDEN_BATCH):
+    for part in slices_of(len(rows), HIDDEN_BATCH):
         hidden = torch.addmm(b1, rows[part], w1.T).relu_()  # (HIDDEN_BATCH, hidden)
         torch.addmm(b2, hidden, w2.T, out=out[part])
     return out
-
-
-def _parts(count: int, size: int) -> list[slice]:
-    """Slices of a size; the last takes the rest along: rows at the end of a very small product of matrices are rounded
-    differently.
-    """
-    starts = list(range(0, max(count - size, 0) + 1, size))
-    return [slice(a, b) for a, b in zip(starts, (*starts[1:], count), strict=True)]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -29,9 +31,10 @@ from jointensor.search.default_fit import default_fit
 from jointensor.search.families import FitOptions
 from jointensor.search.search import search
 from jointensor.search.settings import SETTINGS
+from jointensor.search.workers import Workers
 from jointensor.training.checkpoint import Checkpoints
 from jointensor.training.fit import Fit, fit, pick_device
-from jointensor.training.history import Epoch
+from jointensor.training.history import Epoch, OnEpoch
 from jointensor.training.recipe import make_recipe
 from jointensor.training.schedule import schedule_of
 
@@ -132,25 +135,56 @@ def can_mix(run: Context, dataset: Dataset) -> bool:
     return True
 
 
+class Histories:
+    """The epochs of several fits, which may be made side by side.
+
+    Parameters
+    ----------
+    on_epoch
+        Called with the epochs of all of them, one at a time.
+    """
+
+    def __init__(self, on_epoch: OnEpoch | None = None) -> None:
+        self._on_epoch, self._lock = on_epoch, Lock()
+        self._fits: list[list[Epoch]] = []
+
+    def listeners(self) -> Iterator[OnEpoch]:
+        """One for each fit in turn."""
+        while True:
+            own: list[Epoch] = []
+            self._fits.append(own)
+            yield partial(self._hear, own)
+
+    def _hear(self, own: list[Epoch], epoch: Epoch) -> None:
+        with self._lock:
+            own.append(epoch)
+            if self._on_epoch is not None:
+                self._on_epoch(epoch)
+
+    def joined(self) -> list[Epoch]:
+        """One fit after the other; every start of a fit has a number of its own."""
+        found: list[Epoch] = []
+        for own in self._fits:
+            first = found[-1].attempt + 1 if found else 0
+            found += [replace(epoch, attempt=first + epoch.attempt) for epoch in own]
+        return found
+
+
 def train_default(run: Context, dataset: Dataset, baselines: dict[str, Predictor]) -> Trained:
     """A few models of the training entries, mixed by the validation entries."""
     assert isinstance(dataset, InMemory)  # see can_mix
     config = run.config
-    history: list[Epoch] = []
-    engine = pick_engine(config.engine, pick_device(config.device).type)
-
-    def on_epoch(epoch: Epoch) -> None:
-        number = history[-1].attempt if history else -1
-        history.append(replace(epoch, attempt=number + (epoch.epoch == 1)))  # every fit has its own
-        if run.listener.on_epoch is not None:
-            run.listener.on_epoch(epoch)
-
+    device, histories = pick_device(config.device), Histories(run.listener.on_epoch)
     slots = (None if run.checkpoints is None else run.checkpoints.next() for _ in count())
     options = FitOptions(
-        config.seed, config.device, config.engine, seconds=config.left(run.begin), stopping=run.listener.stopping,
-        on_epoch=on_epoch,
-    )  # fmt: skip
-    found = default_fit(dataset.parts, baselines, options, slots=slots, on_note=run.listener.on_note)
+        config.seed, config.device, config.engine, seconds=config.left(run.begin), stopping=run.listener.stopping
+    )
+    with Workers.of(device, len(dataset.parts.train)) as workers:
+        found = default_fit(
+            dataset.parts, baselines, options, slots=slots, on_note=run.listener.on_note, workers=workers,
+            listeners=histories.listeners(),
+        )  # fmt: skip
+    history = histories.joined()
     record = TrainingRecord(
         returned={"model": found.predictor.returned, "refit": False},
         outcome=found.outcome,
@@ -158,7 +192,7 @@ def train_default(run: Context, dataset: Dataset, baselines: dict[str, Predictor
         fits=found.fits,
         epochs=len(history),
         parameters=found.predictor.n_parameters(),
-        engine=engine.name,
+        engine=pick_engine(config.engine, device.type).name,
         linear=found.chosen,
         search={"trials": found.trials, "reason": found.reason},
         notes=[found.reason],

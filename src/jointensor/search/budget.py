@@ -61,6 +61,14 @@ class Budget(ABC):
         """Book a fit of a candidate, or a share of one, that is about to be made."""
 
     @abstractmethod
+    def book(self, candidate: Candidate, affordable: Callable[[], bool], share: float = 1.0) -> Callable[[], bool]:
+        """Whether a fit is made, to be called when it is its turn: if ``affordable`` says so, which is asked then.
+
+        A budget of fits asks at once, and books the fit: its answers do not depend on when fits end. So do several
+        processes, which have to ask together.
+        """
+
+    @abstractmethod
     def affords(self, cost: float) -> bool:
         """Whether optional fits are affordable; the same in all processes."""
 
@@ -149,6 +157,14 @@ class SecondsBudget(Budget):
     def spend(self, candidate: Candidate, share: float = 1.0) -> None:
         """Nothing: the clock counts."""
 
+    def book(self, candidate: Candidate, affordable: Callable[[], bool], share: float = 1.0) -> Callable[[], bool]:
+        """Asked when it is the turn of the fit: the clock tells what is left."""
+        del candidate, share
+        if not self._processes.shared:
+            return affordable
+        known = affordable()
+        return lambda: known
+
     def affords(self, cost: float) -> bool:
         """With a margin: durations vary."""
         return self.remaining() > self._settings.refit_margin * cost
@@ -213,6 +229,13 @@ class FitBudget(Budget):
     def spend(self, candidate: Candidate, share: float = 1.0) -> None:
         """Count its effort."""
         self._spent += share * candidate.effort
+
+    def book(self, candidate: Candidate, affordable: Callable[[], bool], share: float = 1.0) -> Callable[[], bool]:
+        """Asked and booked at once."""
+        known = affordable()
+        if known:
+            self.spend(candidate, share)
+        return lambda: known
 
     def affords(self, cost: float) -> bool:
         """Whether as many fits remain."""

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from threading import Lock
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +19,14 @@ from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.predictors import Predictor
 from jointensor.search.budget import Budget, Clock
 from jointensor.search.ensemble_selection import squared_error
-from jointensor.search.executor import FitResult, run_fits
+from jointensor.search.executor import FitResult, Job, run_fits
 from jointensor.search.families import FitOptions, family_of
 from jointensor.search.fit_store import FitStore
 from jointensor.search.folds import Folds
 from jointensor.search.interruption import Interruption
 from jointensor.search.jit_warmup import warm_up
 from jointensor.search.portfolio import Candidate
+from jointensor.search.workers import ONE_WORKER, Workers
 from jointensor.training.fit import pick_device
 
 FAILURES = (ArithmeticError, MemoryError, RuntimeError)
@@ -40,7 +43,10 @@ class OutOfFold:
     predictions: Mapping[int, NDArray[np.float32]] = field(default_factory=dict)
     """By fold."""
     cost: float = 0.0
-    """Of the last fit, in units of the budget; a first fit may have had something to compile."""
+    """Of the last fit, in units of the budget, its share of the machine counted in; a first fit may have had something
+    to compile."""
+    longest: float = 0.0
+    """Of the last fit by itself: what all of a stage takes at least if this fit is one of it."""
     seconds: float = 0.0
     """Of all fits."""
     predict_seconds: float = 0.0
@@ -55,6 +61,25 @@ class OutOfFold:
     def n_predicting(self, folds: int) -> int:
         """Fits whose mean predicts if it is fitted to so many folds."""
         return 1 if family_of(self.candidate).refits else max(folds, len(self.fits))
+
+
+class Cost(NamedTuple):
+    """What a fit costs, in units of the budget."""
+
+    share: float
+    """As one of many side by side: its share of the machine is counted in."""
+    longest: float
+    """By itself."""
+
+    @classmethod
+    def of(cls, fitted: OutOfFold) -> Cost:
+        """A further fit of a candidate costs what the last one did."""
+        return cls(fitted.cost, fitted.longest)
+
+
+def cost_of_stage(fits: Sequence[Cost]) -> float:
+    """Cost of fits that are made side by side as far as that goes: their shares together, and no less than one fit."""
+    return max(sum(one.share for one in fits), max((one.longest for one in fits), default=0.0))
 
 
 Results = dict[str, OutOfFold]
@@ -77,7 +102,7 @@ class FitJob:
     fold: int | None = None
     """Whose entries are predicted."""
     admitted: Callable[[], bool] = lambda: True
-    """Asked when it is its turn; the result is empty if not."""
+    """Asked when it is its turn; it is not made if not."""
 
 
 class CrossFitter:
@@ -101,6 +126,8 @@ class CrossFitter:
         Called with a line for the user.
     clock
         Measures fits.
+    workers
+        Make fits side by side.
     """
 
     def __init__(
@@ -113,32 +140,50 @@ class CrossFitter:
         processes: ProcessGroup = SINGLE_PROCESS,
         on_note: Callable[[str], None] = lambda _: None,
         clock: Clock = time.monotonic,
+        workers: Workers = ONE_WORKER,
     ) -> None:
         self._data, self._budget, self._options, self._store = data, budget, options, store
         self._interruption, self._processes, self._on_note, self._clock = interruption, processes, on_note, clock
-        self._warm: set[object] = {None}
+        self._workers = workers
+        self._warm: dict[object, Lock] = {}
+        self._warming = Lock()
 
     def fit(self, results: Results, jobs: Sequence[tuple[Candidate, int]]) -> None:
         """Fit candidates to all folds but one each, and add them to the results as they come."""
         for candidate, _ in jobs:
-            results.setdefault(candidate.name, OutOfFold(candidate))
             self._budget.spend(candidate)
-        found = self.run([self.fold_job(candidate, fold) for candidate, fold in jobs])
-        for (candidate, fold), result in zip(jobs, found, strict=True):
-            name = candidate.name
-            if result.part is None or result.predictions is None:
-                results[name] = replace(results[name], failure=result.failure)
-                self._on_note(f"{name}: failed, {result.failure}")
-            else:
-                results[name] = _with_fold(results[name], fold, result, self._budget)
+        for _ in self.fit_folds(results, [self.fold_job(candidate, fold) for candidate, fold in jobs]):
+            pass
 
-    def fit_shortly(self, candidates: Sequence[Candidate]) -> dict[str, float]:
-        """RMSE of short fits to the first fold by name, to rank candidates by; without those that fail."""
-        for candidate in candidates:
-            self._budget.spend(candidate, self._options.settings.short_fit_cost)
+    def fit_folds(self, results: Results, jobs: Sequence[FitJob]) -> Iterator[tuple[FitJob, FitResult]]:
+        """The same for jobs whose fits are booked, one after the other: each, with its result added to the results."""
+        for job, result in zip(jobs, self.run(jobs), strict=True):
+            name = job.candidate.name
+            if result.failure is not None:
+                results[name] = replace(results.get(name, OutOfFold(job.candidate)), failure=result.failure)
+                self._on_note(f"{name}: failed, {result.failure}")
+            elif result.part is not None and job.fold is not None:
+                before = results.get(name, OutOfFold(job.candidate))
+                results[name] = _with_fold(before, job.fold, result, self._budget)
+            yield job, result
+
+    def fit_shortly(
+        self, candidates: Sequence[Candidate], affordable: Callable[[Candidate], bool] = lambda _: True
+    ) -> dict[str, float]:
+        """RMSE of short fits to the first fold by name, to rank candidates by; without those that fail.
+
+        ``affordable`` is asked when it is the turn of a candidate.
+        """
         found: dict[str, float] = {}
-        jobs = [partial(self._short_fit, candidate) for candidate in candidates]
-        for candidate, result in zip(candidates, run_fits(self._processes, jobs, self._interruption), strict=True):
+        share = self._options.settings.short_fit_cost
+        jobs = [
+            Job(partial(self._short_fit, one), self._budget.book(one, partial(affordable, one), share))
+            for one in candidates
+        ]
+        results = run_fits(self._processes, jobs, self._interruption, workers=self._workers)
+        for candidate, result in zip(candidates, results, strict=True):
+            if not result.admitted:
+                continue
             if result.short_rmse is None:
                 self._on_note(f"{candidate.name}: short fit failed, {result.failure}")
             else:
@@ -175,15 +220,18 @@ class CrossFitter:
     def run(self, jobs: Sequence[FitJob]) -> Iterator[FitResult]:
         """Results of jobs in their order; those that have a model are stored."""
         stored = self._processes.decide(lambda: [self._store.has(job.key) for job in jobs])
-        tasks = [partial(self._run, job) for job in jobs]
-        for job, result in zip(jobs, run_fits(self._processes, tasks, self._interruption, stored), strict=True):
-            if result.part is not None:
-                self._store.save(job.key, result.part, result.seconds)
+        todo = [Job(partial(self._run, job), job.admitted, partial(self._keep, job)) for job in jobs]
+        results = run_fits(self._processes, todo, self._interruption, stored, self._workers)
+        for job, result in zip(jobs, results, strict=True):
+            self._keep(job, result)  # those of other processes, too
             yield result
 
+    def _keep(self, job: FitJob, result: FitResult) -> None:
+        """Store a fit that is not stored yet."""
+        if result.part is not None:
+            self._store.save(job.key, result.part, result.seconds)
+
     def _run(self, job: FitJob) -> FitResult:
-        if not job.admitted():
-            return FitResult()
         try:
             stored = self._store.load(job.key)
             if stored is None:
@@ -219,10 +267,20 @@ class CrossFitter:
     def _warm_up(self, candidate: Candidate) -> None:
         """Compile what a candidate needs, once; on a GPU little is compiled that fits of other shapes use too."""
         key = family_of(candidate).warmup_key(candidate)
-        if key not in self._warm and pick_device(self._options.device).type == "cpu":
-            self._warm.add(key)
+        if key is None or pick_device(self._options.device).type != "cpu":
+            return
+        with self._warming:
+            first, busy = key not in self._warm, self._warm.setdefault(key, Lock())
+            if first:
+                busy.acquire()
+        if not first:
+            with busy:  # compiled in another thread: its time is not that of this fit
+                return
+        try:
             with suppress(*FAILURES):  # the fit itself will report it
                 warm_up(candidate, self._data.tensor, replace(self._options, seconds=self._budget.time_limit()))
+        finally:
+            busy.release()
 
 
 def _with_fold(before: OutOfFold, fold: int, result: FitResult, budget: Budget) -> OutOfFold:
@@ -233,7 +291,8 @@ def _with_fold(before: OutOfFold, fold: int, result: FitResult, budget: Budget) 
         before,
         fits={**before.fits, fold: result.part},
         predictions={**before.predictions, fold: result.predictions},
-        cost=budget.cost(before.candidate, result.seconds),
+        cost=budget.cost(before.candidate, result.share * result.seconds),
+        longest=budget.cost(before.candidate, result.seconds),
         seconds=before.seconds + result.seconds,
         predict_seconds=result.predict_seconds / max(len(result.predictions), 1),
     )

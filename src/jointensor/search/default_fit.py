@@ -11,11 +11,14 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from jointensor.data.split import Split
+from jointensor.distributed.process_group import SINGLE_PROCESS
 from jointensor.predictors import Predictor
 from jointensor.predictors.axes import axes_of
 from jointensor.predictors.ensemble import Ensemble, Member
@@ -24,10 +27,13 @@ from jointensor.predictors.tables import Tables
 from jointensor.search.budget import Clock
 from jointensor.search.cross_fit import FAILURES
 from jointensor.search.ensemble_selection import ErrorProducts
+from jointensor.search.executor import FitResult, Job, run_fits
 from jointensor.search.families import FitOptions, family_of
-from jointensor.search.interruption import StopRequested
+from jointensor.search.interruption import Interruption
 from jointensor.search.portfolio import Candidate, default_candidates
+from jointensor.search.workers import ONE_WORKER, Workers
 from jointensor.training.checkpoint import Slot
+from jointensor.training.history import OnEpoch
 
 
 @dataclass(frozen=True)
@@ -69,15 +75,29 @@ class _Tried:
     seconds: dict[str, float] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
 
-    def add(self, name: str, predictor: Predictor, seconds: float = 0.0) -> None:
-        """A member, if its predictions are finite."""
+    def clipped(self, predictor: Predictor) -> NDArray[np.float32]:
+        """Predictions for the validation entries, within the range of the training entries."""
         values = self.parts.train.values
-        predictions = np.clip(predictor.predict(self.parts.valid.indices), values.min(), values.max())
+        return np.clip(predictor.predict(self.parts.valid.indices), values.min(), values.max()).astype(np.float32)
+
+    def add(self, name: str, predictor: Predictor, predictions: NDArray[np.float32], seconds: float = 0.0) -> None:
+        """A member, if its predictions are finite."""
         self.seconds[name] = seconds
         if np.isfinite(predictions).all():
-            self.fitted[name], self.predictions[name] = predictor, predictions.astype(np.float32)
+            self.fitted[name], self.predictions[name] = predictor, predictions
         else:
             self.failures[name] = "its predictions are not finite"
+
+    def take(self, name: str, result: FitResult, on_note: Callable[[str], None]) -> None:
+        """The result of a fit: a member, or a failure."""
+        if result.part is None or result.predictions is None:
+            self.seconds[name], self.failures[name] = result.seconds, result.failure or ""
+        else:
+            self.add(name, result.part, result.predictions, result.seconds)
+        if name in self.failures:
+            on_note(f"{name}: failed, {self.failures[name]}")
+        else:
+            on_note(f"{name}: RMSE {self.rmse(name):.4g} on validation entries")
 
     def rmse(self, name: str) -> float:
         """Of a member, on the validation entries."""
@@ -110,6 +130,8 @@ def default_fit(
     candidates: Sequence[Candidate] | None = None,
     on_note: Callable[[str], None] = lambda _: None,
     clock: Clock = time.monotonic,
+    workers: Workers = ONE_WORKER,
+    listeners: Iterator[OnEpoch | None] | None = None,
 ) -> DefaultFit:
     """Fit a few models to the training entries, and mix them by the validation entries.
 
@@ -129,38 +151,44 @@ def default_fit(
         Called with a line for the user.
     clock
         Returns seconds.
+    workers
+        Make fits side by side.
+    listeners
+        Called after every epoch, one for each candidate in turn; in the thread that fits it.
     """
     chosen = default_candidates(parts.train) if candidates is None else list(candidates)
     tried = _Tried(parts)
     for name, one in baselines.items():
-        tried.add(name, one)
-    end, fits, interrupted = clock() + options.seconds, 0, False
-    for number, candidate in enumerate(chosen):
-        slot = None if slots is None else next(slots)
-        begin = clock()
-        if begin >= end:
-            on_note(f"{candidate.name}: not fitted, the budget is used up")
-            continue
-        # what a fit leaves of its share is for those that follow
-        limits = replace(options, seconds=max(end - begin, 0.0) / (len(chosen) - number), checkpoint=slot)
+        tried.add(name, one, tried.clipped(one))
+    end, interruption, fits = clock() + options.seconds, Interruption(options.stopping), 0
+    options = replace(options, stopping=workers.stopping(options.stopping))
+
+    def fit(number: int, slot: Slot | None, on_epoch: OnEpoch | None) -> FitResult:
+        begin, candidate = clock(), chosen[number]
+        # what fits leave of their share is for those that follow
+        turns = max(1.0, (len(chosen) - number) / workers.count(len(chosen)))
+        limits = replace(options, seconds=max(end - begin, 0.0) / turns, checkpoint=slot, on_epoch=on_epoch)
         try:
-            predictor = family_of(candidate).fit(candidate, parts.train, parts.valid, limits)
-        except StopRequested:
-            interrupted = True
-            break
+            part = family_of(candidate).fit(candidate, parts.train, parts.valid, limits)
+            seconds = clock() - begin
+            return FitResult(part, seconds, tried.clipped(part))
         except FAILURES as error:
-            tried.seconds[candidate.name] = clock() - begin
-            tried.failures[candidate.name] = str(error).partition("\n")[0]
-            on_note(f"{candidate.name}: failed, {tried.failures[candidate.name]}")
-            continue
-        fits += 1
-        tried.add(candidate.name, predictor, clock() - begin)
-        if candidate.name in tried.predictions:
-            on_note(f"{candidate.name}: RMSE {tried.rmse(candidate.name):.4g} on validation entries")
+            return FitResult(seconds=clock() - begin, failure=str(error).partition("\n")[0])
+
+    own = [(None if slots is None else next(slots), None if listeners is None else next(listeners)) for _ in chosen]
+    jobs = [Job(partial(fit, number, *given), lambda: clock() < end) for number, given in enumerate(own)]
+    results = run_fits(SINGLE_PROCESS, jobs, interruption, workers=workers)
+    with interruption.ends_stage():
+        for candidate, result in zip(chosen, results, strict=True):
+            if not result.admitted:
+                on_note(f"{candidate.name}: not fitted, the budget is used up")
+            elif result.part is not None or result.failure is not None:
+                tried.take(candidate.name, result, on_note)
+                fits += result.part is not None
     errors = ErrorProducts.of(tried.predictions, parts.valid.values)
     weights = errors.best_weights(options.settings)
     predictor, residuals = _corrected(parts, _mean_of(parts, tried.fitted, weights, baselines["bias"]))
-    outcome = "interrupted" if interrupted else "budget" if clock() >= end else "converged"
+    outcome = "interrupted" if interruption.happened else "budget" if clock() >= end else "converged"
     rows = tried.rows(weights, errors.gains(weights, options.settings))
     return DefaultFit(predictor, rows, list(residuals.notes[: len(residuals.models)]), fits, outcome)
 

@@ -25,6 +25,7 @@ from jointensor.search.fit_store import FitStore
 from jointensor.search.folds import Folds, LeftOut
 from jointensor.search.portfolio import Candidate, default_candidates
 from jointensor.search.settings import SETTINGS, SearchSettings
+from jointensor.search.workers import ONE_WORKER, Workers
 
 NAME, OTHERS = "default fit", "search"
 """The default fit, and everything else that a search found, as members of one ensemble."""
@@ -77,6 +78,7 @@ def fit_default_member(
     store: FitStore,
     on_note: Callable[[str], None] = lambda _: None,
     clock: Clock = time.monotonic,
+    workers: Workers = ONE_WORKER,
 ) -> DefaultMember | None:
     """Fit it to all entries but its validation entries, or load it from the store.
 
@@ -97,6 +99,8 @@ def fit_default_member(
         Called with a line for the user.
     clock
         Returns seconds.
+    workers
+        Make its fits side by side.
     """
     parts, positions = data.default_split(options.seed)
     if not len(positions):
@@ -109,7 +113,9 @@ def fit_default_member(
     else:
         begin = clock()
         limits = replace(options, seconds=budget.time_limit())
-        found = default_fit(parts, fit_baselines(parts), limits, candidates=candidates, on_note=on_note, clock=clock)
+        found = default_fit(
+            parts, fit_baselines(parts), limits, candidates=candidates, on_note=on_note, clock=clock, workers=workers
+        )
         predictor, seconds = found.predictor, clock() - begin
         for joint in predictor.joint_predictors:
             joint.model.cpu()  # the memory of a GPU is for the fits that follow

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-from numba import get_num_threads
+import torch
 
 from jointensor.data.tensor import SparseTensor
 from jointensor.predictors.axes import axes_of
@@ -132,5 +132,5 @@ def _exact_is_worth(tensor: SparseTensor, settings: SearchSettings) -> bool:
 def _tree_seconds(tensor: SparseTensor, settings: SearchSettings) -> float:
     """Seconds that boosted trees take at least: those of target encoding."""
     columns = 2 * len(subsets_of(tensor.shape)) + tensor.n_modes  # two per label, pair and all but one; positions
-    threads = min(get_num_threads(), settings.max_encoding_threads)
+    threads = min(torch.get_num_threads(), settings.max_encoding_threads)
     return settings.min_tree_seconds + settings.encoding_seconds * len(tensor) * columns / threads

@@ -10,7 +10,7 @@ from jointensor.data.tensor import SparseTensor
 from jointensor.predictors import Predictor
 from jointensor.predictors.ensemble import Member
 from jointensor.search.budget import Budget
-from jointensor.search.cross_fit import CrossFitter, FitJob, OutOfFold, Results
+from jointensor.search.cross_fit import Cost, CrossFitter, FitJob, OutOfFold, Results, cost_of_stage
 from jointensor.search.ensemble_selection import squared_error
 from jointensor.search.executor import FitResult
 from jointensor.search.families import family_of
@@ -79,7 +79,7 @@ class Refitting:
         if self.interruption.happened:
             return parts
         learnt = data.tensor
-        again = sum(results[name].cost for name in parts if family_of(results[name].candidate).refits)
+        again = cost_of_stage([Cost.of(results[n]) for n in parts if family_of(results[n].candidate).refits])
         if len(data.untouched) and self.budget.affords(again):
             learnt = data.whole
             single = [n for n in parts if family_of(results[n].candidate).n_averaged(self.settings) == 1]
@@ -109,10 +109,10 @@ class Refitting:
         else:
             for fold in range(FOLDS):
                 if fold not in one.fits:
-                    yield self.fitter.fold_job(one.candidate, fold, self.budget.admit(one.cost, reserve=True))
+                    yield self.fitter.fold_job(one.candidate, fold, self.budget.admit(one.longest, reserve=True))
 
     def _refit_job(self, one: OutOfFold, tensor: SparseTensor, number: int, spare: float = 0.0) -> FitJob:
-        admitted = self.budget.admit(one.cost, spare=spare)
+        admitted = self.budget.admit(one.longest, spare=spare)
         return self.fitter.refit_job(one.candidate, list(one.fits.values()), tensor, number, admitted)
 
     def _is_near(self, one: OutOfFold, fold: int, result: FitResult, data: Folds) -> bool:

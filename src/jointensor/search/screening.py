@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import combinations
 from typing import TypeVar
 
 from jointensor.data.split import FOLDS
 from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.search.budget import Budget
-from jointensor.search.cross_fit import CrossFitter, OutOfFold, Results, fitted_to
+from jointensor.search.cross_fit import Cost, CrossFitter, FitJob, OutOfFold, Results, cost_of_stage, fitted_to
 from jointensor.search.ensemble_selection import ErrorProducts, tolerated_error
 from jointensor.search.families import family_of
 from jointensor.search.folds import Folds
@@ -36,6 +38,25 @@ def prediction_seconds(data: Folds, members: Sequence[OutOfFold], folds: int, se
     return len(data.tensor) * sum(one.predict_seconds * one.n_predicting(folds) for one in members)
 
 
+@dataclass
+class FoldPlan:
+    """Who is fitted to which fold; decided fold by fold, when the first fit to it is to begin."""
+
+    members: list[str]
+    others: list[str]
+    affordable: Callable[[Sequence[str], int], bool]
+    """Whether all of some candidates can be fitted to a fold."""
+    decided: dict[int, list[str]] = field(default_factory=dict)
+
+    def admits(self, name: str, fold: int) -> bool:
+        """Whether a candidate is fitted to a fold: all are, the members alone, or none; nobody comes back."""
+        if fold not in self.decided:
+            before = self.decided[max(self.decided)] if self.decided else self.members + self.others
+            subsets = [before, [one for one in before if one in self.members]]
+            self.decided[fold] = next((names for names in subsets if names and self.affordable(names, fold)), [])
+        return name in self.decided[fold]
+
+
 class Screening:
     """Tries candidates as far as the budget lasts.
 
@@ -50,7 +71,7 @@ class Screening:
     candidates
         All that there are.
     processes
-        As many candidates are tried at a time.
+        Several decide together what is affordable, and try as many candidates at a time.
     settings
         Numbers of the search.
     on_note
@@ -74,26 +95,25 @@ class Screening:
 
     def try_core(self, results: Results) -> None:
         """Candidates of the core, as far as their share of the budget lasts; the first one in any case."""
-        for turn in self._turns([one for one in self._candidates if one.stage == "core"]):
-            chosen: list[Candidate] = []
-            for candidate in turn:
-                most = min(self._budget.remaining(self._settings.screening_share), self._budget.max_cost(candidate))
-                if (results or chosen) and most < self._expected_cost(results, candidate):
-                    self._skip(results, candidate)
-                else:
-                    chosen.append(candidate)
-            self._try(results, chosen)
+        core = [one for one in self._candidates if one.stage == "core"]
+        first = core[0] if core and not results else None
+
+        def affordable(candidate: Candidate) -> bool:
+            most = min(self._budget.remaining(self._settings.screening_share), self._budget.max_cost(candidate))
+            return candidate is first or most >= self._expected_cost(results, candidate).longest
+
+        self._try(results, core, affordable)
 
     def try_fallbacks(self, results: Results) -> None:
         """Fallback candidates of families whose best candidate is far behind: the family need not be."""
         behind = [one for one in self._candidates if one.fallback and self._is_behind(results, one.family)]
-        for turn in self._turns([one for one in behind if self._affords(results, one)]):
-            self._try(results, turn)
+        self._try(results, [one for one in behind if self._affords(results, one)])
 
     def try_richer(self, results: Results) -> None:
         """Richer candidates of families that are not far behind."""
-        for turn in self._turns([one for one in self._candidates if one.stage == "richer"]):
-            self._try_if_worth(results, [one for one in turn if self._follows(results, one)])
+        richer = [one for one in self._candidates if one.stage == "richer"]
+        self._try_if_worth(results, [one for one in richer if one.after is None])
+        self._try_if_worth(results, [one for one in richer if self._follows(results, one)])
 
     def try_late(self, results: Results) -> None:
         """Candidates that follow the best of their family; then others, by successive halving.
@@ -101,25 +121,22 @@ class Screening:
         Successive halving: a short fit of each, then the better half of them in full.
         """
         late = [one for one in self._candidates if one.stage == "late" and one.name not in results]
-        for turn in self._turns([one for one in late if one.after is not None]):
-            self._try_if_worth(results, [one for one in turn if self._follows(results, one)])
+        self._try_if_worth(results, [one for one in late if self._follows(results, one)])
         others = [one for one in late if one.after is None]
         rmse: dict[str, float] = {}
         for turn in self._turns(others):
-            rmse |= self._fitter.fit_shortly([one for one in turn if self._affords(results, one)])
+            rmse |= self._fitter.fit_shortly(turn, partial(self._affords, results))
         ranked = sorted((one for one in others if one.name in rmse), key=lambda one: rmse[one.name])
-        for turn in self._turns(ranked[: (len(ranked) + 1) // 2]):
-            self._try_if_worth(results, turn)
+        self._try_if_worth(results, ranked[: (len(ranked) + 1) // 2])
 
     def _turns(self, items: Sequence[T]) -> Iterator[Sequence[T]]:
-        """As many at a time as there are processes."""
-        for first in range(0, len(items), self._processes.size):
-            yield items[first : first + self._processes.size]
+        """All at a time; as many as there are processes where several have to decide together what is affordable."""
+        size = self._processes.size if self._processes.shared else max(len(items), 1)
+        for first in range(0, len(items), size):
+            yield items[first : first + size]
 
     def _follows(self, results: Results, candidate: Candidate) -> bool:
-        """Whether the candidate that this one comes after is the best of the family."""
-        if candidate.after is None:
-            return True
+        """Whether it comes after another candidate, and that is the best of the family."""
         errors = {
             name: one.squared_error(self._data, [0])
             for name, one in fitted_to(results, [0]).items()
@@ -129,15 +146,8 @@ class Screening:
 
     def _try_if_worth(self, results: Results, candidates: Sequence[Candidate]) -> None:
         """Try candidates that are affordable and whose family is not far behind."""
-        chosen = []
-        for candidate in candidates:
-            if self._is_behind(results, candidate.family):
-                continue
-            if self._affords(results, candidate):
-                chosen.append(candidate)
-            else:
-                self._skip(results, candidate)
-        self._try(results, chosen)
+        chosen = [one for one in candidates if not self._is_behind(results, one.family)]
+        self._try(results, chosen, partial(self._affords, results))
 
     def _is_behind(self, results: Results, family: str) -> bool:
         """Whether the best candidate of a family is far behind the best of all."""
@@ -149,26 +159,38 @@ class Screening:
 
     def _affords(self, results: Results, candidate: Candidate) -> bool:
         """Whether a candidate can be fitted to all folds, and to all entries."""
-        fits = FOLDS + family_of(candidate).refits
-        return self._budget.remaining_for_fits() >= fits * self._expected_cost(results, candidate)
+        one = self._expected_cost(results, candidate)
+        folds, again = cost_of_stage([one] * FOLDS), cost_of_stage([one] * family_of(candidate).refits)
+        return self._budget.remaining_for_fits() >= folds + again
 
-    def _expected_cost(self, results: Results, candidate: Candidate) -> float:
-        fitted = [(one.candidate, one.cost) for one in results.values() if one.fits]
-        return self._budget.expected_cost(candidate, fitted)
+    def _expected_cost(self, results: Results, candidate: Candidate) -> Cost:
+        fitted = [one for one in results.values() if one.fits]
+        return Cost(
+            self._budget.expected_cost(candidate, [(one.candidate, one.cost) for one in fitted]),
+            self._budget.expected_cost(candidate, [(one.candidate, one.longest) for one in fitted]),
+        )
 
     def _skip(self, results: Results, candidate: Candidate) -> None:
-        cost = self._expected_cost(results, candidate)
+        cost = self._expected_cost(results, candidate).longest
         reason = f"it may take {cost:.0f} {self._budget.unit}" if cost > 0.5 else "the budget is used up"
         self._on_note(f"{candidate.name}: not tried, {reason}")
 
-    def _try(self, results: Results, candidates: Sequence[Candidate]) -> None:
-        """Fit candidates to the first fold."""
-        self._fitter.fit(results, [(candidate, 0) for candidate in candidates])
-        for candidate in candidates:
-            found = results[candidate.name]
-            if 0 in found.predictions:
-                rmse = math.sqrt(found.squared_error(self._data, [0]))
-                self._on_note(f"{candidate.name}: RMSE {rmse:.4g}, {found.seconds:.1f} s")
+    def _try(
+        self,
+        results: Results,
+        candidates: Sequence[Candidate],
+        affordable: Callable[[Candidate], bool] = lambda _: True,
+    ) -> None:
+        """Fit candidates to the first fold, those that are affordable when it is their turn."""
+        for turn in self._turns(candidates):
+            jobs = [self._fitter.fold_job(one, 0, self._budget.book(one, partial(affordable, one))) for one in turn]
+            for job, result in self._fitter.fit_folds(results, jobs):
+                if not result.admitted:
+                    self._skip(results, job.candidate)
+                elif result.part is not None:
+                    found = results[job.candidate.name]
+                    rmse = math.sqrt(found.squared_error(self._data, [0]))
+                    self._on_note(f"{job.candidate.name}: RMSE {rmse:.4g}, {found.seconds:.1f} s")
 
     # --- the other folds
 
@@ -180,21 +202,31 @@ class Screening:
             needed = self._needed_cost(results, [*members, *others, name], folds)
             if name not in members and needed <= self._budget.remaining_for_fits():
                 others.append(name)
-        jobs: list[tuple[Candidate, int]] = []
+        plan = FoldPlan(members, others, lambda names, fold: self._decide(results, names, fold, folds))
+        jobs: list[FitJob] = []
         for fold in range(1, folds):
-            if not self._affords_fold(results, members + others, fold, folds):
-                others = []
-                if not self._affords_fold(results, members, fold, folds):
-                    break
-            waiting = [name for name in members + others if fold not in results[name].predictions]
-            if not waiting:
-                continue
-            jobs += [(results[name].candidate, fold) for name in waiting]
-            if len(jobs) >= self._processes.size:
-                self._fitter.fit(results, jobs)
+            for name in members + others:
+                candidate = results[name].candidate
+                if fold not in results[name].predictions:
+                    admitted = self._budget.book(candidate, partial(plan.admits, name, fold))
+                    jobs.append(self._fitter.fold_job(candidate, fold, admitted))
+            if self._processes.shared and len(jobs) >= self._processes.size:
+                self._fit(results, jobs)
                 jobs = []
+        self._fit(results, jobs)
+
+    def _decide(self, results: Results, names: Sequence[str], fold: int, folds: int) -> bool:
+        """Whether candidates are fitted to a fold."""
+        if not self._affords_fold(results, names, fold, folds):
+            return False
+        waiting = [name for name in names if fold not in results[name].predictions]
+        if waiting:
             self._on_note(f"fold {fold + 1} of {FOLDS}: {', '.join(waiting)}")
-        self._fitter.fit(results, jobs)
+        return True
+
+    def _fit(self, results: Results, jobs: Sequence[FitJob]) -> None:
+        for _ in self._fitter.fit_folds(results, jobs):
+            pass
 
     def affordable_members(self, results: Results) -> tuple[list[str], int]:
         """Members that are good together, and a number of folds that they can be fitted to within the budget.
@@ -240,19 +272,17 @@ class Screening:
     def _affords_fold(self, results: Results, names: Sequence[str], fold: int, folds: int) -> bool:
         """Whether members can be fitted to a fold, later to all entries, and predict these."""
         members = [results[name] for name in names]
-        waiting = [one.cost for one in members if fold not in one.predictions]
-        again = sum(one.cost for one in members if family_of(one.candidate).refits)
-        later = self._prediction_cost(members, folds)
-        return not waiting or self._budget.remaining_for_fits() >= again + sum(waiting) + later
+        waiting = [Cost.of(one) for one in members if fold not in one.predictions]
+        again = [Cost.of(one) for one in members if family_of(one.candidate).refits]
+        needed = cost_of_stage(waiting) + cost_of_stage(again) + self._prediction_cost(members, folds)
+        return not waiting or self._budget.remaining_for_fits() >= needed
 
     def _needed_cost(self, results: Results, names: Sequence[str], folds: int) -> float:
         """Cost of members until they are fitted to so many folds, to all entries, and have predicted these."""
         members = [results[name] for name in names]
-        fits = sum(
-            one.cost * (sum(fold not in one.predictions for fold in range(folds)) + family_of(one.candidate).refits)
-            for one in members
-        )
-        return self._prediction_cost(members, folds) + fits
+        fits = [Cost.of(one) for one in members for fold in range(folds) if fold not in one.predictions]
+        again = [Cost.of(one) for one in members if family_of(one.candidate).refits]
+        return self._prediction_cost(members, folds) + cost_of_stage(fits) + cost_of_stage(again)
 
     def _prediction_cost(self, members: Sequence[OutOfFold], folds: int) -> float:
         return self._budget.cost_of_seconds(prediction_seconds(self._data, members, folds, self._settings))

@@ -41,6 +41,8 @@ from jointensor.search.residuals import fit_residual_models, out_of_fold_predict
 from jointensor.search.screening import Screening, prediction_seconds
 from jointensor.search.settings import SETTINGS, SearchSettings
 from jointensor.search.stacking import Stack, stack
+from jointensor.search.workers import Workers
+from jointensor.training.fit import pick_device
 
 
 def search(  # noqa: PLR0913 - everything that decides a search
@@ -99,31 +101,33 @@ def search(  # noqa: PLR0913 - everything that decides a search
     data = fold_entries(tensor, groups, seed, settings)
     limit = make_budget(budget, budget_fits, clock, processes, settings)
     interruption = Interruption(stopping, processes, on_note)
-    # of several processes, which have to stop together, none stops within a fit
-    within = (lambda: False) if processes.shared else stopping
-    options = FitOptions(seed, device, engine, groups, settings=settings, stopping=within)
     fingerprint = "" if store is None else fingerprint_of(tensor, __version__, seed, groups, settings)
     fits = FitStore(store, fingerprint, on_note)
-    fitter = CrossFitter(data, limit, options, fits, interruption, processes, on_note, clock)
-    first = None
-    if candidates is None and not processes.shared:
-        first = fit_default_member(data, limit, options, fits, on_note, clock)
     offered = candidates_for(data.tensor, settings) if candidates is None else candidates
-    screening = Screening(data, limit, fitter, offered, processes, settings, on_note)
+    # several processes share the machine as they are, and stop together: none of them within a fit
+    made_by = Workers() if processes.shared else Workers.of(pick_device(device), len(data.tensor), settings)
+    with made_by as workers:
+        within = (lambda: False) if processes.shared else workers.stopping(stopping)
+        options = FitOptions(seed, device, engine, groups, settings=settings, stopping=within)
+        fitter = CrossFitter(data, limit, options, fits, interruption, processes, on_note, clock, workers)
+        first = None
+        if candidates is None and not processes.shared:
+            first = fit_default_member(data, limit, options, fits, on_note, clock, workers)
+        screening = Screening(data, limit, fitter, offered, processes, settings, on_note)
 
-    results = _cross_fitted(screening, fitter, interruption)
-    chosen = stack(data, results, processes, settings)
-    members = [results[name] for name in chosen.weights]
-    later = limit.cost_of_seconds(prediction_seconds(data, members, len(chosen.folds), settings))
-    refitting = Refitting(fitter, limit, interruption, settings, on_note)
-    parts = refitting.refit(fold_parts(members), results, data.tensor, spare=later)
-    bare = _ensemble(data, results, chosen, parts)
-    plan = residual_plan(data, chosen, results, limit, later, settings, short=interruption.happened)
-    models = fit_residual_models(data, chosen, bare, plan)
-    found = replace(bare, residual_models=models.models)
-    mixture = mix(data, first, found, out_of_fold_predictions(data, chosen, models), settings)
-    calibration = calibrated(data, mixture.around(found), mixture.rest, mixture.own, seed, settings).calibration
-    parts = refitting.refit_with_untouched(parts, results, data)
+        results = _cross_fitted(screening, fitter, interruption)
+        chosen = stack(data, results, processes, settings)
+        members = [results[name] for name in chosen.weights]
+        later = limit.cost_of_seconds(prediction_seconds(data, members, len(chosen.folds), settings))
+        refitting = Refitting(fitter, limit, interruption, settings, on_note)
+        parts = refitting.refit(fold_parts(members), results, data.tensor, spare=later)
+        bare = _ensemble(data, results, chosen, parts)
+        plan = residual_plan(data, chosen, results, limit, later, settings, short=interruption.happened)
+        models = fit_residual_models(data, chosen, bare, plan)
+        found = replace(bare, residual_models=models.models)
+        mixture = mix(data, first, found, out_of_fold_predictions(data, chosen, models), settings)
+        calibration = calibrated(data, mixture.around(found), mixture.rest, mixture.own, seed, settings).calibration
+        parts = refitting.refit_with_untouched(parts, results, data)
     predictor = mixture.around(_final_ensemble(data, results, chosen, parts, found))
     predictor = replace(predictor, calibration=calibration)
     outcome = "interrupted" if interruption.happened else "budget" if limit.exhausted else "converged"
@@ -141,7 +145,6 @@ def _cross_fitted(screening: Screening, fitter: CrossFitter, interruption: Inter
         screening.try_late(results)
         screening.cross_fit(results)
     if not any(one.predictions for one in results.values()):
-        results.pop(BIAS.name, None)  # begun, perhaps, and interrupted
         fitter.fit(results, [(BIAS, 0)])
     return results
 

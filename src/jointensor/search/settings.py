@@ -12,6 +12,18 @@ class SearchSettings:
     seconds: float = 600.0
     """Budget where neither seconds nor fits are given."""
 
+    # --- fits side by side
+    workers: int = 0
+    """Fits that are made side by side; 1: one after the other. 0: as many as the numbers below allow."""
+    max_workers: int = 8
+    """The same at most on a CPU, where there are as many cores: their Python code runs one at a time."""
+    max_gpu_workers: int = 5
+    """The same at most on a GPU: the folds of a candidate. Steps of a few thousand entries leave most of it idle."""
+    max_entries: int = 20_000_000
+    """Entries that all fits side by side may have together on a CPU: each takes about 200 bytes of memory."""
+    max_gpu_entries: int = 5_000_000
+    """The same on a GPU: steps grow with the entries, and a fit of more fills it."""
+
     # --- folds
     min_open_share: float = 0.02
     """Share of the entries whose value no functional dependency gives, for candidates to be scored on these alone."""

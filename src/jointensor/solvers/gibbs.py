@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from jointensor.models.multilinear import Multilinear
+from jointensor.random_state import normal_like
 from jointensor.solvers.als import Als, RowPrior
 from jointensor.solvers.systems import SystemsInMemory
 
@@ -47,6 +48,7 @@ class Gibbs(Als):
 
     def __init__(self, g: Multilinear, systems: SystemsInMemory, *, spread: float) -> None:
         super().__init__(g, systems, spread=spread)
+        self.generators = systems.generators
         self.noise = spread**2
         """1/α, the variance of the residuals."""
         self.levels: dict[tuple[str, int], Level] = {}
@@ -88,7 +90,7 @@ class Gibbs(Als):
         squares = residuals.square() if weights is None else weights * residuals.square()
         total, count = self.processes.sum(float(squares.sum()), len(residuals))
         rate = GAMMA_RATE * self.spread**2 + total / 2
-        drawn = _gamma(torch.tensor(GAMMA_SHAPE + count / 2), torch.tensor(rate))
+        drawn = self._gamma(torch.tensor(GAMMA_SHAPE + count / 2), torch.tensor(rate))
         self.noise = 1 / min(max(float(drawn), MIN_NOISE_PRECISION / self.spread**2), MAX_PRECISION / self.spread**2)
 
     def _draw_level(self, name: str, k: int, rows: Tensor) -> None:
@@ -103,10 +105,10 @@ class Gibbs(Als):
         mean = torch.zeros_like(rows[0]) if level is None or centred else level.mean
         squares = (rows - mean).square().sum(dim=0) + (0.0 if centred else mean.square())
         count = len(rows) + (0 if centred else 1)
-        precision = _gamma(torch.full_like(squares, GAMMA_SHAPE + count / 2), GAMMA_RATE * unit + squares / 2)
+        precision = self._gamma(torch.full_like(squares, GAMMA_SHAPE + count / 2), GAMMA_RATE * unit + squares / 2)
         precision = precision.clamp(MIN_PRECISION / unit, MAX_PRECISION / unit)
         if not centred:
-            mean = rows.sum(dim=0) / count + torch.randn_like(mean) * (precision * count).rsqrt()
+            mean = rows.sum(dim=0) / count + self._normal(mean) * (precision * count).rsqrt()
         self.levels[name, k] = Level(mean, precision, self._draw_stiffness(name, k, unit))
 
     def _draw_stiffness(self, name: str, k: int, unit: float) -> Tensor | None:
@@ -116,7 +118,7 @@ class Gibbs(Als):
             return None
         steps = block.tables[k].diff(dim=0).square().sum(dim=0)
         count = torch.full_like(steps, GAMMA_SHAPE + (len(block.tables[k]) - 1) / 2)
-        return _gamma(count, GAMMA_RATE * unit + steps / 2).clamp(MIN_PRECISION / unit, MAX_PRECISION / unit)
+        return self._gamma(count, GAMMA_RATE * unit + steps / 2).clamp(MIN_PRECISION / unit, MAX_PRECISION / unit)
 
     def _normal_prior(self, name: str, k: int) -> tuple[Tensor, Tensor]:
         """Mean and precision of the rows of a table given their neighbours, where they have any."""
@@ -130,7 +132,7 @@ class Gibbs(Als):
         """The prior with noise in its mean, in units of the components' standard deviations."""
         mean, precision = self._normal_prior(name, k)
         table, root = self.blocks[name].tables[k], precision.sqrt()
-        return RowPrior(torch.ones_like(table[:, 0]) * self.noise, mean * root + torch.randn_like(table), 1 / root)
+        return RowPrior(torch.ones_like(table[:, 0]) * self.noise, mean * root + self._normal(table), 1 / root)
 
     def solve_numbers(self, name: str, sums: Tensor, counts: Tensor) -> Tensor:
         """A draw of every number from its posterior, ``(I,)``."""
@@ -139,15 +141,19 @@ class Gibbs(Als):
             mean = torch.zeros_like(mean)  # numbers have a prior mean of zero
         precision = counts / self.noise + prior_precision
         centre = (sums / self.noise + prior_precision * mean.squeeze(-1)) / precision
-        return centre + torch.randn_like(sums) * precision.rsqrt()
+        return centre + self._normal(sums) * precision.rsqrt()
 
     def implicit_prior(self, name: str, k: int) -> tuple[Tensor, Tensor]:
         """The same for a table of implicit feedback."""
         block = self.blocks[name]
         level, table = self.levels[name, len(block.tables) + k], block.extra_tables[k]
-        return self.noise * level.precision, level.mean + torch.randn_like(table) * level.precision.rsqrt()
+        return self.noise * level.precision, level.mean + self._normal(table) * level.precision.rsqrt()
 
+    def _normal(self, like: Tensor) -> Tensor:
+        """Draws of the standard normal distribution, of the shape of a tensor."""
+        return normal_like(like, self.generators)
 
-def _gamma(shape: Tensor, rate: Tensor) -> Tensor:
-    """A draw of a gamma distribution, elementwise."""
-    return torch._standard_gamma(shape) / rate
+    def _gamma(self, shape: Tensor, rate: Tensor) -> Tensor:
+        """A draw of a gamma distribution, elementwise."""
+        generators = self.generators
+        return torch._standard_gamma(shape, None if generators is None else generators.of(shape)) / rate

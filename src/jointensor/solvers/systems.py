@@ -14,6 +14,7 @@ from jointensor.kernels.rows import ModeView, RowEntries, khatri_rao
 from jointensor.models.blocks.base import Block
 from jointensor.models.blocks.fm import SharedPairs
 from jointensor.models.multilinear import Multilinear
+from jointensor.random_state import Generators, normal_like
 from jointensor.solvers.als import BATCH, RowPrior, Systems
 
 
@@ -30,12 +31,20 @@ class SystemsInMemory(Systems):
         Its loops are used.
     processes
         The processes that have shares of the entries; sums are over all of them.
+    generators
+        Random numbers of a sampler in one process; torch's own state if not given.
     """
 
     def __init__(
-        self, g: Multilinear, indices: Tensor, engine: Engine, processes: ProcessGroup = SINGLE_PROCESS
+        self,
+        g: Multilinear,
+        indices: Tensor,
+        engine: Engine,
+        processes: ProcessGroup = SINGLE_PROCESS,
+        generators: Generators | None = None,
     ) -> None:
         super().__init__(g, indices, processes)
+        self.generators = generators
         self.engine = share_engine(engine, processes)
         self.views: dict[tuple[tuple[int, ...], int], ModeView] = {}
         """Entries sorted by the rows of a table; blocks that look up the same rows share them."""
@@ -153,4 +162,7 @@ class SystemsInMemory(Systems):
         return RowEntries(self.views[self.block.row_key, a], others, targets, self.weights, sums=True)
 
     def _noisy(self, targets: Tensor, noise: float) -> Tensor:
-        return targets + self.processes.randn_like(targets) * noise**0.5 if noise else targets
+        if not noise:
+            return targets
+        own = self.processes.randn_like(targets) if self.processes.shared else normal_like(targets, self.generators)
+        return targets + own * noise**0.5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +15,14 @@ from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.kernels import Engine
 from jointensor.models.joint import evaluate_in_batches
 from jointensor.models.multilinear import Multilinear
+from jointensor.random_state import Generators
 from jointensor.solvers.als import BATCH
 from jointensor.solvers.data_parallel import keep_together
 from jointensor.solvers.failures import DivergedError, StoppedError
 from jointensor.solvers.gibbs import Gibbs
 from jointensor.solvers.sgd import FrozenHalf
 from jointensor.solvers.systems import SystemsInMemory
+from jointensor.threads import use_threads
 from jointensor.training.checkpoint import stored
 from jointensor.training.trainer import Trainer
 
@@ -43,14 +46,21 @@ class GibbsDriver:
         Does the work.
     processes
         The processes that have shares of the training entries.
+    generators
+        Random numbers of the draws in one process; torch's own state if not given.
     """
 
     def __init__(
-        self, g: Multilinear, train: Entries, engine: Engine, processes: ProcessGroup = SINGLE_PROCESS
+        self,
+        g: Multilinear,
+        train: Entries,
+        engine: Engine,
+        processes: ProcessGroup = SINGLE_PROCESS,
+        generators: Generators | None = None,
     ) -> None:
         spread = train.moments()[1] or 1.0
         spread = min(max(spread, 1e-10), 1e15)  # its squares and their inverses have to fit 32 bits
-        self.gibbs = Gibbs(g, SystemsInMemory(g, train.indices, engine, processes), spread=spread)
+        self.gibbs = Gibbs(g, SystemsInMemory(g, train.indices, engine, processes, generators), spread=spread)
         self.g, self.train = g, train
         self.sweeps = 0
         self.noise = 0.0
@@ -86,9 +96,10 @@ class GibbsDriver:
 
     def sweep(self, targets: Tensor) -> None:
         """Draw everything once, for x − f of the training entries."""
-        if self.sweeps % REFRESH_SWEEPS == REFRESH_SWEEPS - 1:
-            self.gibbs.refresh()
-        self.gibbs.sweep(targets)
+        with use_threads(self.gibbs.threads(len(targets))):
+            if self.sweeps % REFRESH_SWEEPS == REFRESH_SWEEPS - 1:
+                self.gibbs.refresh()
+            self.gibbs.sweep(targets)
         self.sweeps += 1
 
     @torch.no_grad()
@@ -132,7 +143,8 @@ def sample(trainer: Trainer, frozen: FrozenHalf) -> None:
     g, recipe, state = trainer.model.multilinear, trainer.recipe, trainer.state
     assert g is not None  # there is something to draw
     assert trainer.train.resident is not None  # refused from disk
-    driver = GibbsDriver(g, trainer.train.resident, trainer.engine, trainer.processes)
+    own = None if trainer.processes.shared else trainer.generators  # several processes agree by torch's state
+    driver = GibbsDriver(g, trainer.train.resident, trainer.engine, trainer.processes, own)
     driver.valid = torch.zeros_like(trainer.valid.values)
     with trainer.enter(GibbsSweeps) as at:
         trainer.keep("gibbs", driver)
@@ -162,7 +174,7 @@ def _sweep(trainer: Trainer, driver: GibbsDriver, frozen: FrozenHalf, sweep: int
     late = sweep >= recipe.burn_in
     assert not isinstance(frozen.train, Column)  # the entries are in memory
     targets = driver.train.values - frozen.train
-    with trainer.generators.as_global():
+    with trainer.generators.as_global() if trainer.processes.shared else nullcontext():
         driver.sweep(targets)
     if late:
         driver.keep(store=(sweep - recipe.burn_in) % recipe.thin == recipe.thin - 1)
