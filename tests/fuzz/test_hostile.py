@@ -478,21 +478,6 @@ def test_trees_that_lead_back_or_out_are_refused(tmp_path):
     assert load_predictor(tmp_path / "t").nodes.tolist() == trees.nodes.tolist()
 
 
-@pytest.mark.parametrize(("name", "value"), [("keys", 10**9), ("keys", -1), ("ranks", 99), ("ranks", -1)])
-def test_neighbours_that_are_nowhere_are_refused(name, value, tmp_path):
-    from dataclasses import replace
-
-    from jointensor.predictors.storage import save_predictor
-    from tests.predictors.test_ensemble import local_of
-
-    local = local_of()
-    wrong = getattr(local, name).copy()
-    wrong[-1 if value > 0 else 0] = value
-    save_predictor(replace(local, **{name: wrong}), tmp_path / "t")
-    with pytest.raises(RunError, match="of fibers"):
-        load_predictor(tmp_path / "t")
-
-
 def test_test_entries_are_read_by_the_same_reader(tmp_path):
     path = tmp_path / "t.csv.gz"
     path.write_bytes(gzip.compress(zlib.compress(b"a,b,v\n1,2,3\n", 0)))

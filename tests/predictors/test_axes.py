@@ -1,11 +1,15 @@
 """Axes: cells in the order of time that one mode or two of them tell, and the seasons along them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from jointensor.data.modes import Mode
+from jointensor.errors import RunError
 from jointensor.predictors.axes import Axis, axes_of
 from jointensor.predictors.kriging import Kriging
+from jointensor.predictors.storage import load_predictor, save_predictor
 
 
 def ordered(name, size, **more):
@@ -102,3 +106,34 @@ def test_a_multiple_of_a_lag_is_another_season_only_where_it_says_more():
     noise = 0.1 * rng.standard_normal((40, 210))
     assert Kriging.of(cells, (daily + noise).ravel(), modes, (1,)).likely_lags(some) == [6]
     assert Kriging.of(cells, (daily + weekly + noise).ravel(), modes, (1,)).likely_lags(some) == [42, 6]
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("keys", lambda model: np.append(model.keys[:-1], 10**9)),
+        ("keys", lambda model: np.append([-1], model.keys[1:])),
+        ("keys", lambda model: model.keys[::-1].copy()),
+        ("residuals", lambda model: model.residuals[1:]),
+        ("seasons", lambda model: np.array([[0.0, 0.1, 2.0, 1.0]])),
+        ("seasons", lambda model: np.ones((9, 4))),
+        ("ranks", lambda model: (np.full(9, 99),)),
+        ("ranks", lambda model: (np.full(9, -1),)),
+        ("coordinates", lambda model: model.axis.coordinates[::-1].copy()),
+        ("coordinates", lambda model: np.full(9, np.nan)),
+        ("modes", lambda model: (7,)),
+        ("shape", lambda model: (5, 6, 9)),
+    ],
+)
+def test_stored_neighbours_that_are_nowhere_are_refused(tmp_path, name, wrong):
+    rng = np.random.default_rng(0)
+    cells = np.argwhere(rng.random((5, 9)) < 0.7)
+    model = Kriging.of(cells, rng.standard_normal(len(cells)), [Mode("place", 5), ordered("day", 9)], (1,))
+    model = replace(model, near=0.5, seasons=np.array([[4.0, 0.1, 2.0, 1.0]]))
+    save_predictor(model, tmp_path / "good")
+    assert load_predictor(tmp_path / "good").predict(cells).tolist() == model.predict(cells).tolist()
+    inner = name in {"ranks", "coordinates", "modes", "shape"}
+    changed = {name: wrong(model)}
+    save_predictor(replace(model, **({"axis": replace(model.axis, **changed)} if inner else changed)), tmp_path / "bad")
+    with pytest.raises(RunError, match="inconsistent"):
+        load_predictor(tmp_path / "bad")
