@@ -8,6 +8,7 @@ summed into systems, in memory, by several processes or in passes over a disk, i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol, cast
 
 import torch
@@ -195,8 +196,8 @@ class Als:
         """g of the entries in memory, ``(entries,)``."""
         return torch.stack(list(self.values.values())).sum(dim=0)
 
-    def threads(self, entries: int) -> int:
-        """How many threads of a CPU are worth it for a sweep over so many entries."""
+    def threads(self, entries: int) -> AbstractContextManager[None]:
+        """As many threads of a CPU as a sweep over so many entries is worth."""
         squares = sum(table.shape[-1] ** 2 for block in self.blocks.values() for table in block.tables)
         return threads_for(entries * squares, PRODUCTS_PER_THREAD)
 

@@ -18,7 +18,7 @@ from jointensor.random_state import Generators, RandomState, seed_of
 from jointensor.solvers.als import Als
 from jointensor.solvers.data_parallel import sum_gradients
 from jointensor.solvers.losses import Loss
-from jointensor.threads import threads_for, use_threads
+from jointensor.threads import threads_for
 
 
 @dataclass
@@ -197,7 +197,7 @@ class Sgd:
             (whole,) = self.processes.sum(float(total))
             self.pause(Position(piece, whole, began))
 
-        with use_threads(threads_for(self.batch_size, ENTRIES_PER_THREAD)), closing(batches) as coming:
+        with threads_for(self.batch_size, ENTRIES_PER_THREAD), closing(batches) as coming:
             for first, last in self.pieces(steps, done, after):
                 with self._random_of(began, first):
                     for batch in islice(coming, last - first):
@@ -308,7 +308,7 @@ def sweep_in_memory(als: Als, values: Tensor, loss: Loss, huber_delta: float, fr
     """One sweep of entries in memory, ``(entries,)``; the mean loss after it."""
     assert not isinstance(frozen.train, Column)  # the entries are in memory
     targets = values - frozen.train
-    with use_threads(als.threads(len(targets))):
+    with als.threads(len(targets)):
         als.sweep(targets, _huber_weights(als, targets, huber_delta) if loss.name == "huber" else None)
         return als.processes.mean(loss.elementwise(als.total(), targets))
 

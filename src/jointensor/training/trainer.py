@@ -18,7 +18,14 @@ from jointensor.data.store import Entries, EntryStore, Half, ShardedEntries
 from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.errors import RunError
 from jointensor.kernels import Engine, pick_engine
-from jointensor.models.joint import LINKS, JointModel, cp_rank, evaluate_in_batches, is_out_of_memory
+from jointensor.models.joint import (
+    LINKS,
+    JointModel,
+    cp_rank,
+    evaluate_in_batches,
+    free_gpu_memory,
+    is_out_of_memory,
+)
 from jointensor.models.multilinear import Multilinear
 from jointensor.random_state import Generators, may_draw
 from jointensor.solvers.als import MAX_CHECKPOINT_VALUES, VALUES, Als
@@ -405,7 +412,7 @@ class Trainer:
             except RuntimeError as error:
                 if not is_out_of_memory(error) or not solver.halve():
                     raise
-            torch.cuda.empty_cache()
+            free_gpu_memory()
             position, self.state.batch_limit = None, getattr(solver, "batch_size", self.state.batch_limit)
             self.note(f"out of memory: steps of {self.state.batch_limit:,} entries from here on")
 
