@@ -25,13 +25,13 @@ from jointensor.models.joint import JointModel, check_rank
 from jointensor.predictors import fit_baselines
 from jointensor.predictors.ensemble import Ensemble
 from jointensor.predictors.joint import JointPredictor
-from jointensor.random_state import GLOBAL_RANDOM
 from jointensor.runs.config import DEFAULT_RANK
 from jointensor.runs.interrupt import stop_on_interrupt
 from jointensor.search.default_fit import DefaultFit, default_fit
 from jointensor.search.families import FitOptions
 from jointensor.search.search import search
 from jointensor.search.workers import Workers
+from jointensor.threads import PROCESS_STATE
 from jointensor.training.fit import Fit, fit, pick_device
 from jointensor.training.recipe import Recipe, make_recipe
 
@@ -299,7 +299,7 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
     def _new_model(self, shape: Sequence[int], recipe: Recipe, seed: int) -> JointModel:
         """An untrained model; a module that the user gave is copied, and torch's random state is restored."""
         part = deepcopy(self.nonlinear) if isinstance(self.nonlinear, nn.Module) else self.nonlinear
-        with GLOBAL_RANDOM, torch.random.fork_rng(devices=[]):
+        with PROCESS_STATE, torch.random.fork_rng(devices=[]):
             # for what a module draws when it is made and training does not reset; it is made on the CPU,
             # and torch.manual_seed would move the GPU's state too
             torch.default_generator.manual_seed(seed)

@@ -10,14 +10,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import RLock
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-GLOBAL_RANDOM = RLock()
-"""Held by whoever sets torch's global random state for a while: all threads share that state."""
+from jointensor.threads import PROCESS_STATE
 
 RandomState = dict[str, Tensor]
 """State of every generator, by the type of its device."""
@@ -79,7 +77,7 @@ class Generators:
         if own == shared:  # entered already
             yield
             return
-        with GLOBAL_RANDOM:
+        with PROCESS_STATE:
             before = {kind: generator.get_state() for kind, generator in shared.items()}
             for kind, generator in shared.items():
                 generator.set_state(own[kind].get_state())

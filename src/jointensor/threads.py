@@ -9,9 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from threading import RLock, local
 from typing import TypeVar
 
 import torch
+
+PROCESS_STATE = RLock()
+"""Held by whoever changes, for a while, what all threads of the process share: torch's global random state, and on a
+GPU what must not happen while steps are recorded. One lock for all of it: steps that are recorded register torch's
+random state, which nobody may use meanwhile."""
+
+_THREADS = local()
+"""``most``: threads that the calling thread has for work that is worth them; set within :func:`threads_for`."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -62,6 +71,24 @@ def use_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def threads_for(work: float, least: float) -> int:
-    """Threads for some work of which each is to have ``least``: at least one, and no more than there are."""
-    return max(1, min(torch.get_num_threads(), int(work // least)))
+@contextmanager
+def threads_for(work: float, least: float) -> Iterator[None]:
+    """As many threads as some work is worth if each is to have ``least``: at least one, at most those that there are.
+
+    Inside of such a block, another one may have more threads again, for work that is worth it.
+
+    >>> with use_threads(4), threads_for(1.0, 1.0):
+    ...     alone = torch.get_num_threads()
+    ...     with threads_for(3.0, 1.0):
+    ...         print(alone, torch.get_num_threads())
+    1 3
+    """
+    outermost = not hasattr(_THREADS, "most")
+    if outermost:
+        _THREADS.most = torch.get_num_threads()
+    try:
+        with use_threads(max(1, int(min(_THREADS.most, work // least)))):
+            yield
+    finally:
+        if outermost:
+            del _THREADS.most

@@ -17,7 +17,7 @@ from jointensor.models.factors import Factors
 from jointensor.models.multilinear import Multilinear
 from jointensor.models.nonlinear.base import describe_nonlinear, make_nonlinear
 from jointensor.models.size import describe_model, within_memory
-from jointensor.random_state import GLOBAL_RANDOM
+from jointensor.threads import PROCESS_STATE
 
 LINKS: dict[str, Callable[[Tensor], Tensor]] = {"identity": lambda score: score, "softplus": nn.functional.softplus}
 """How the score g + f becomes a value: unchanged, or made positive for losses that need it."""
@@ -97,7 +97,7 @@ class JointModel(nn.Module):
         if len(self.shape) < 2:
             raise ConfigError(f"a tensor has at least two modes, shape {self.shape} has {len(self.shape)}")
         # layers draw from torch's global random state, which a fit in another thread may use at the moment
-        with GLOBAL_RANDOM, within_memory(describe_model(self.shape, self.rank)):
+        with PROCESS_STATE, within_memory(describe_model(self.shape, self.rank)):
             g = Multilinear(self.shape, self.linear)
             self.multilinear = g if len(g.blocks) else None
             self.nonlinear = NonlinearHalf(self.shape, self.rank[1], nonlinear) if self.rank[1] else None
@@ -229,6 +229,12 @@ def is_out_of_memory(error: RuntimeError) -> bool:
     return any(words in str(error) for words in ("STATUS_ALLOC_FAILED", "CUDA error: out of memory"))
 
 
+def free_gpu_memory() -> None:
+    """Give memory that torch keeps for later back to the GPU; never while another thread records steps."""
+    with PROCESS_STATE:
+        torch.cuda.empty_cache()
+
+
 def evaluate_in_batches(half: Callable[[Tensor], Tensor], indices: Tensor, batch: int) -> Tensor:
     """``half`` of many entries without gradients, ``(entries, modes)`` → ``(entries,)``.
 
@@ -243,6 +249,6 @@ def evaluate_in_batches(half: Callable[[Tensor], Tensor], indices: Tensor, batch
                 if batch <= MIN_BATCH or not is_out_of_memory(error):
                     raise
             batch //= 2  # out here: the error holds on to what was computed until then
-            torch.cuda.empty_cache()
+            free_gpu_memory()
         # concatenated in here: a part that is a view of a parameter would ask for gradients outside
         return torch.cat(parts) if parts else torch.zeros(0)

@@ -17,8 +17,10 @@ class SearchSettings:
     """Fits that are made side by side; 1: one after the other. 0: as many as the numbers below allow."""
     max_workers: int = 8
     """The same at most on a CPU, where there are as many cores: their Python code runs one at a time."""
-    max_gpu_workers: int = 5
-    """The same at most on a GPU: the folds of a candidate. Steps of a few thousand entries leave most of it idle."""
+    max_gpu_workers: int = 1
+    """The same at most on a GPU. Five folds of JULIA 4/16 side by side took 3.7 times as long as one, in turn 5.2 times
+    (``benchmarks/side_by_side.py``); torch's check for operations that wait for the device hears those of all threads,
+    so that more than one is not safe yet."""
     max_entries: int = 20_000_000
     """Entries that all fits side by side may have together on a CPU: each takes about 200 bytes of memory."""
     max_gpu_entries: int = 5_000_000

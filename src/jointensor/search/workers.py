@@ -86,7 +86,6 @@ class Workers:
         stream = getattr(self._streams, "one", None)
         if stream is None:  # always the same one: memory that a stream has used is kept for it
             stream = self._streams.one = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.default_stream(self._device))
         with torch.cuda.stream(stream):
             yield
         stream.synchronize()

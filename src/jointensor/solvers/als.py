@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -227,8 +228,8 @@ class Als:
         """g of the entries in memory, ``(entries,)``."""
         return torch.stack(list(self.values.values())).sum(dim=0)
 
-    def threads(self, entries: int) -> int:
-        """How many threads of a CPU are worth it for a sweep over so many entries."""
+    def threads(self, entries: int) -> AbstractContextManager[None]:
+        """As many threads of a CPU as a sweep over so many entries is worth."""
         squares = sum(table.shape[-1] ** 2 for block in self.blocks.values() for table in block.tables)
         return threads_for(entries * squares, PRODUCTS_PER_THREAD)
 

@@ -1,6 +1,11 @@
 """Steps on an NVIDIA GPU without waiting for the host: a step is recorded once and replayed.
 
 Entries, shuffling, batches, losses and the optimiser stay on the device; the host hears of an epoch at its end.
+
+Fits in several threads have streams of their own. One of them at a time records or compiles (:data:`PROCESS_STATE`):
+what torch does for that concerns all threads. Each records on its own stream, since the memory in which matrix products
+are computed belongs to a stream: steps of two fits that were recorded on the same one could not be replayed side by
+side.
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -18,9 +24,10 @@ from torch import Tensor, nn
 
 from jointensor.data.store import Entries, Half
 from jointensor.kernels.triton_adam import adam_step
-from jointensor.models.joint import LINKS, is_out_of_memory
+from jointensor.models.joint import LINKS, free_gpu_memory, is_out_of_memory
 from jointensor.solvers.losses import Loss
 from jointensor.solvers.sgd import FrozenHalf, Sgd
+from jointensor.threads import PROCESS_STATE
 
 WARM_UP_STEPS = 3
 """Steps before recording: libraries set themselves up in them. They are steps of training like all others."""
@@ -178,44 +185,48 @@ class GraphSteps:
         """A step that is not replayed; the last one before recording shows whether it waits for the host."""
         self.taken += 1
         size, losses_of = len(self.buffers["slots"]), self.losses_of
-        if self.taken == 1 and losses_of is not batch_losses:
+        if self.taken == 1:  # kernels are compiled in it
+            with PROCESS_STATE:
+                self._compiling_step(sgd, half, train, size)
+        elif self.taken != WARM_UP_STEPS:
+            self._graph_step(sgd, half, train, size, losses_of)
+        else:
+            with operations_that_wait() as found:
+                self._graph_step(sgd, half, train, size, losses_of)
+            self.unrecorded = self.unrecorded or bool(found)
+
+    def _compiling_step(self, sgd: Sgd, half: Half, train: Entries, size: int) -> None:
+        if self.losses_of is not batch_losses:
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # advice on matrix products that the recipe has decided on
-                    self._graph_step(sgd, half, train, size, losses_of)
+                    self._graph_step(sgd, half, train, size, self.losses_of)
+                return
             except torch._dynamo.exc.TorchDynamoException:  # nothing to compile with: do without
                 self.losses_of = batch_losses
-                self._graph_step(sgd, half, train, size, batch_losses)
-            return
-        if self.taken != WARM_UP_STEPS:
-            self._graph_step(sgd, half, train, size, losses_of)
-            return
-        with _waiting_is_an_error():
-            try:
-                self._graph_step(sgd, half, train, size, losses_of)
-            except RuntimeError as error:
-                if "synchroniz" not in str(error):
-                    raise
-                self.unrecorded = True
-        if self.unrecorded:
-            self._graph_step(sgd, half, train, size, losses_of)
+        self._graph_step(sgd, half, train, size, batch_losses)
 
     def _record_both(self, sgd: Sgd, half: Half, train: Entries) -> None:
         """One step and several as graphs; these keep memory of their own: without it steps go unrecorded."""
-        torch.cuda.empty_cache()  # what the first steps were computed in is not what graphs may use
-        try:
-            self.single, self.many = self._record(sgd, half, train, 1), self._record(sgd, half, train, STEPS_PER_REPLAY)
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            self.unrecorded = True
+        with PROCESS_STATE:
+            free_gpu_memory()  # what the first steps were computed in is not what graphs may use
+            try:
+                both = [self._record(sgd, half, train, steps) for steps in (1, STEPS_PER_REPLAY)]
+                self.single, self.many = both
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                self.unrecorded = True
 
     def _record(self, sgd: Sgd, half: Half, train: Entries, steps: int) -> torch.cuda.CUDAGraph:
-        graph = torch.cuda.CUDAGraph()
+        graph, recording = torch.cuda.CUDAGraph(), _recording_stream(train.values.device)
         gc.collect()
         gc.disable()  # a graph that is thrown away while another is recorded would spoil it
         try:
-            with warnings.catch_warnings(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            with (
+                warnings.catch_warnings(),
+                torch.cuda.graph(graph, stream=recording, capture_error_mode="thread_local"),
+            ):
                 warnings.simplefilter("ignore")  # a graph that memory did not last for is empty, and torch says so
                 for _ in range(steps):
                     self._graph_step(sgd, half, train, len(self.buffers["slots"]), self.losses_of)
@@ -241,16 +252,36 @@ class GraphSteps:
         given["position"] += size
 
 
+def _recording_stream(device: torch.device) -> torch.cuda.Stream | None:
+    """The stream of a fit beside others; ``None``, which is one of torch's, for a fit on the stream of all."""
+    own = torch.cuda.current_stream(device)
+    return None if own == torch.cuda.default_stream(device) else own
+
+
 @contextmanager
-def _waiting_is_an_error() -> Iterator[None]:
-    """Operations that wait for the device raise in here, as far as torch notices them."""
-    with warnings.catch_warnings():
+def operations_that_wait() -> Iterator[list[str]]:
+    """Filled with a line for every operation of this thread that waits for the device, as far as torch notices them.
+
+    Torch notices those of all threads, by a warning: as errors they would end the fits of others.
+    """
+    thread, found = get_ident(), []
+    with PROCESS_STATE, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch calls this mode a prototype, once per process
-        torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+        torch.cuda.set_sync_debug_mode("warn")
+        warnings.simplefilter("always")
+        show = warnings.showwarning
+
+        def hear(message: Warning | str, *about: Any, **more: Any) -> None:
+            if "synchroniz" not in str(message):
+                show(message, *about, **more)
+            elif get_ident() == thread:
+                found.append(str(message))
+
+        warnings.showwarning = hear
+        try:
+            yield found
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
 
 
 def batch_losses(loss: Loss, half: Half, train: Entries, order: Tensor, rest: Tensor, places: Tensor) -> Tensor:

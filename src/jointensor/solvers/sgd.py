@@ -13,12 +13,12 @@ from torch import Tensor
 
 from jointensor.data.store import Batch, Column, EntryStore, Half, Scores
 from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
-from jointensor.models.joint import LINKS, MIN_BATCH, is_out_of_memory
+from jointensor.models.joint import LINKS, MIN_BATCH, free_gpu_memory, is_out_of_memory
 from jointensor.random_state import Generators, RandomState, seed_of
 from jointensor.solvers.als import Als
 from jointensor.solvers.data_parallel import sum_gradients
 from jointensor.solvers.losses import Loss
-from jointensor.threads import threads_for, use_threads
+from jointensor.threads import threads_for
 
 if TYPE_CHECKING:
     from jointensor.solvers.cuda_graphs import GraphSteps
@@ -183,7 +183,7 @@ class Sgd:
             except RuntimeError as error:
                 if not is_out_of_memory(error) or not self._halve():
                     raise
-            torch.cuda.empty_cache()  # out here: the error holds on to what was computed until then
+            free_gpu_memory()  # out here: the error holds on to what was computed until then
             position = None
             self.on_smaller(self.batch_size)
 
@@ -203,7 +203,7 @@ class Sgd:
             (whole,) = self.processes.sum(float(total))
             self.pause(Position(piece, whole, began))
 
-        with use_threads(threads_for(self.batch_size, ENTRIES_PER_THREAD)), closing(batches) as coming:
+        with threads_for(self.batch_size, ENTRIES_PER_THREAD), closing(batches) as coming:
             for first, last in self.pieces(steps, done, after):
                 with self._random_of(began, first):
                     for batch in islice(coming, last - first):
@@ -300,7 +300,7 @@ class Exact:
             return self.als.systems.mean_squared_error()
         assert not isinstance(frozen.train, Column)  # the entries are in memory
         targets = entries.values - frozen.train
-        with use_threads(self.als.threads(len(targets))):
+        with self.als.threads(len(targets)):
             self.als.sweep(targets, self._huber_weights(targets) if self.loss.name == "huber" else None)
             return self.als.processes.mean(self.loss.elementwise(self.als.total(), targets))
 

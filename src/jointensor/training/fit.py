@@ -28,6 +28,7 @@ from jointensor.predictors.tables import Tables
 from jointensor.solvers.data_parallel import SharedEntries, own_share, see_all
 from jointensor.solvers.failures import BudgetError
 from jointensor.solvers.losses import make_loss
+from jointensor.threads import threads_for
 from jointensor.training.checkpoint import Slot
 from jointensor.training.from_disk import Request, check_from_disk
 from jointensor.training.history import Epoch, OnEpoch
@@ -38,6 +39,10 @@ from jointensor.training.trainer import DEFAULT_LIMITS, MemoryLimits, Trainer
 
 MAX_VALUE = 1e30
 """Size of values whose sums fit into 32 bits, however many there are."""
+
+TRAIN_ENTRIES_PER_THREAD = 500_000
+"""Training entries that are worth a thread of a CPU for what is done between steps and sweeps (starts, evaluation): a
+tenth of the time of a small fit alone, and most of it where two threads wait for each other beside other processes."""
 
 MAX_ENTRIES_COMPARED = 500_000
 """Validation entries that decide between the joint model and the biases; more would only take longer."""
@@ -202,7 +207,8 @@ def fit(  # noqa: PLR0913 - everything that decides a fit
     resumed = 0.0 if found is None else found.epochs
     if found is not None:
         trainer.resume(found)
-    run_restarts(trainer)
+    with threads_for(store.total, TRAIN_ENTRIES_PER_THREAD):  # steps and sweeps may be worth more
+        run_restarts(trainer)
     fallback = _fit_bias(split, store, valid, kernels, processes) if fallback is None else fallback
     return finish(trainer, fallback, split.valid, kernels, begin=begin, resumed=resumed)
 

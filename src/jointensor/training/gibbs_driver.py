@@ -22,7 +22,6 @@ from jointensor.solvers.failures import DivergedError, StoppedError
 from jointensor.solvers.gibbs import Gibbs
 from jointensor.solvers.sgd import FrozenHalf
 from jointensor.solvers.systems import SystemsInMemory
-from jointensor.threads import use_threads
 from jointensor.training.checkpoint import stored
 from jointensor.training.trainer import Trainer
 
@@ -96,7 +95,7 @@ class GibbsDriver:
 
     def sweep(self, targets: Tensor) -> None:
         """Draw everything once, for x − f of the training entries."""
-        with use_threads(self.gibbs.threads(len(targets))):
+        with self.gibbs.threads(len(targets)):
             if self.sweeps % REFRESH_SWEEPS == REFRESH_SWEEPS - 1:
                 self.gibbs.refresh()
             self.gibbs.sweep(targets)
