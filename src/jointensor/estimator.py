@@ -210,9 +210,9 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
             with Workers.of(pick_device(self.device), len(parts.train)) as workers:
                 self.mixture_: DefaultFit = default_fit(parts, fit_baselines(parts), options, workers=workers)
         self.history_, self.outcome_ = [], self.mixture_.outcome
-        predictor, valid = self.mixture_.predictor, (parts.valid.indices, parts.valid.values)
-        calibration = calibrate_on(predictor, valid, parts.train.shape)
-        return self._with_predictor(replace(predictor, calibration=calibration))
+        valid = parts.valid.indices, parts.valid.values
+        calibration = calibrate_on(self.mixture_.validated, valid, parts.train.shape)
+        return self._with_predictor(replace(self.mixture_.predictor, calibration=calibration))
 
     def _search(self, tensor: SparseTensor, seed: int) -> TensorCompleter:
         """Everything chosen by validation."""

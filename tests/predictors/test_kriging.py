@@ -204,9 +204,26 @@ def test_a_day_far_away_says_little():
     assert 0 < predictions[-1] < 1e-6
 
 
-def test_the_number_of_parameters_is_that_of_residuals_and_three():
+def test_the_number_of_parameters_is_that_of_residuals_and_four():
     cells, residuals = fibers((4, 6), 0.8, seed=0)
-    assert local_of(cells, residuals, Mode("day", 6), 1, (4, 6)).n_parameters() == len(cells) + 3
+    assert local_of(cells, residuals, Mode("day", 6), 1, (4, 6)).n_parameters() == len(cells) + 4
+
+
+def test_a_scale_multiplies_predictions():
+    cells, residuals = fibers((4, 6), 0.8, seed=0)
+    one, half = (local_of(cells, residuals, Mode("day", 6, order="ordered"), 1, (4, 6), scale=s) for s in (1.0, 0.5))
+    everywhere = np.argwhere(np.ones((4, 6)))
+    np.testing.assert_allclose(half.predict(everywhere), 0.5 * one.predict(everywhere))
+    np.testing.assert_allclose(half.leave_one_out(cells), 0.5 * one.leave_one_out(cells))
+
+
+def test_other_entries_take_the_place_of_the_residuals():
+    cells, residuals = fibers((4, 6), 0.8, seed=0)
+    day = Mode("day", 6, order="ordered")
+    few = local_of(cells[::2], residuals[::2], day, 1, (4, 6), scale=0.5)
+    all_ = local_of(cells, residuals, day, 1, (4, 6), scale=0.5)
+    everywhere = np.argwhere(np.ones((4, 6)))
+    assert np.array_equal(few.with_entries_of(cells, residuals).predict(everywhere), all_.predict(everywhere))
 
 
 def test_cells_that_cannot_be_numbered_are_known():

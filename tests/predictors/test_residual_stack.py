@@ -10,7 +10,7 @@ from jointensor.data.synthetic import draw_cells
 from jointensor.data.tensor import SparseTensor
 from jointensor.predictors.ensemble import Ensemble, Member
 from jointensor.predictors.kriging import Kriging
-from jointensor.predictors.residual_stack import MIN_GAIN, fit_residual_stack, fit_validated_kriging
+from jointensor.predictors.residual_stack import MIN_GAIN, fit_residual_stack, fit_validated_kriging, refit_kriging
 from jointensor.predictors.storage import load_predictor, save_predictor
 from jointensor.predictors.tables import Table, Tables, fit_tables, refit_tables
 
@@ -238,3 +238,17 @@ def test_kriging_of_training_residuals_without_a_process_is_not_kept():
     for seed in range(3):
         stack, *_ = validated(*residuals_of(seed=seed))
         assert stack.models == ()
+
+
+def test_kriging_is_refitted_to_what_the_models_before_leave():
+    """Two models one after the other: the same entries give the same predictions, further ones better predictions."""
+    tensor, cells, truth = residuals_of(process=2.0, noise=0.5, sizes=LARGER)
+    few, rest = tensor.take(np.arange(0, len(tensor), 2)), tensor.take(np.arange(1, len(tensor), 2))
+    stack = fit_validated_kriging(few, few.values, rest, rest.values, along=[(2,), (1,)])
+    assert stack.models
+    again = refit_kriging(stack.models, few, few.values)
+    for before, after in zip(stack.models, again, strict=True):
+        np.testing.assert_allclose(after.predict(cells), before.predict(cells), rtol=1e-5, atol=1e-6)
+    more = refit_kriging(stack.models, tensor, tensor.values)
+    errors = [np.mean((truth - sum(one.predict(cells) for one in models)) ** 2) for models in (stack.models, more)]
+    assert errors[1] < 0.9 * errors[0]

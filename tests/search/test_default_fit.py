@@ -15,10 +15,12 @@ from jointensor.data.formats import write_tensor
 from jointensor.data.modes import Mode
 from jointensor.data.split import split
 from jointensor.data.synthetic import make_joint
-from jointensor.data.tensor import SparseTensor
+from jointensor.data.tensor import SparseTensor, join
 from jointensor.metrics import rmse
 from jointensor.predictors import fit_baselines
+from jointensor.predictors.kriging import Kriging
 from jointensor.predictors.storage import load_predictor, save_predictor
+from jointensor.predictors.tables import refit_tables
 from jointensor.runs.config import Listener, RunConfig
 from jointensor.runs.folder import load_run
 from jointensor.runs.pipeline import resume, run
@@ -28,6 +30,7 @@ from jointensor.search.portfolio import Candidate, default_candidates
 from tests.search.searches import FakeClock
 
 CP = Candidate("cp:2", "joint", 6, (2, 0))
+EXACT = Candidate("cp", "exact", 2, (2, 0))
 OPTIONS = FitOptions(device="cpu", engine="reference")
 
 
@@ -56,7 +59,7 @@ def fitted(parts, candidates=(CP,), options=OPTIONS, **more):
 def test_it_validates_no_worse_than_any_member(kind, seed):
     parts = planted(kind, seed)
     found = fitted(parts)
-    error = rmse(found.predictor.predict(parts.valid.indices), parts.valid.values)
+    error = rmse(found.validated.predict(parts.valid.indices), parts.valid.values)
     assert error <= (1 + 1e-6) * min(row["rmse"] for row in found.trials)
     assert sum(row["weight"] for row in found.trials) == pytest.approx(1.0)
 
@@ -87,9 +90,74 @@ def test_residuals_along_an_ordered_mode_are_predicted():
     parts = split(SparseTensor(cells, dense[tuple(cells.T)], modes), seed=0)
     found = fitted(parts, candidates=())
     assert [name for name, _ in found.residual_models] == ["local:day"]
+    assert [type(model) for model in found.predictor.residual_models] == [Kriging]
     members = rmse(found.predictor.weighted_mean(parts.test.indices), parts.test.values)
     assert rmse(found.predictor.predict(parts.test.indices), parts.test.values) < 0.9 * members
     assert "local:day reduced the squared error" in found.reason
+
+
+@pytest.mark.parametrize("kind", ["bias", "tables", "interp", "cp"])
+def test_members_are_fitted_again_to_training_and_validation_entries(kind):
+    parts = planted(kind, 3)
+    found = fitted(parts, candidates=[EXACT] if kind == "cp" else [])
+    assert found.refit
+    weights = [{one.name: one.weight for one in mean.members} for mean in (found.predictor, found.validated)]
+    assert weights[0] == weights[1]
+    everything = join(parts.train, parts.valid)
+    np.testing.assert_array_equal(
+        found.predictor.fallback.predict(parts.test.indices),
+        refit_tables(fit_baselines(parts)["bias"], everything).predict(parts.test.indices),
+    )
+    errors = [rmse(one.predict(parts.valid.indices), parts.valid.values) for one in (found.predictor, found.validated)]
+    assert errors[0] < errors[1]
+    errors = [rmse(one.predict(parts.test.indices), parts.test.values) for one in (found.predictor, found.validated)]
+    assert errors[0] < 1.005 * errors[1]
+
+
+def test_a_label_that_only_validation_entries_have_is_known_in_the_end():
+    parts = planted("bias", 1)
+    first = parts.train.indices[:, 0] == 0
+    parts = replace(parts, train=parts.train.take(np.flatnonzero(~first)))
+    found, cell = fitted(parts), np.array([[0, 1, 1]])
+    assert (parts.valid.indices[:, 0] == 0).any()
+    assert found.validated.unseen(cell).all()
+    assert not found.predictor.unseen(cell).any()
+
+
+def test_a_refit_that_fails_leaves_the_member_as_it_was(monkeypatch):
+    class Once(Family):
+        def fit(self, candidate, train, valid, options):
+            return FAMILIES["joint"].fit(CP, train, valid, options)
+
+        def refit(self, candidate, fits, tensor, options):
+            raise RuntimeError("the system is singular")
+
+    monkeypatch.setitem(FAMILIES, "once", Once())
+    parts, notes = planted("cp", 0), []
+    found = fitted(parts, candidates=[Candidate("once", "once", 9)], on_note=notes.append)
+    assert "once: the fit to training and validation entries failed (the system is singular)" in notes
+    before, after = ({one.name: one.fits[0] for one in mean.members} for mean in (found.validated, found.predictor))
+    assert after["once"] is before["once"]
+
+
+def test_without_time_for_a_refit_there_is_none(monkeypatch):
+    clock = FakeClock()
+
+    class Timed(Family):
+        def fit(self, candidate, train, valid, options):
+            clock.now += 60
+            return FAMILIES["joint"].fit(CP, train, valid, options)
+
+        def refit(self, candidate, fits, tensor, options):
+            raise AssertionError("it takes longer than there is time")
+
+    monkeypatch.setitem(FAMILIES, "timed", Timed())
+    found = fitted(
+        planted("cp", 0), candidates=[Candidate("timed", "timed", 9)], options=replace(OPTIONS, seconds=100.0),
+        clock=clock,
+    )  # fmt: skip
+    assert "timed" in {one.name for one in found.predictor.members}
+    assert found.refit  # baselines take no time
 
 
 class FailingFamily(Family):
@@ -118,7 +186,7 @@ def test_a_fit_that_fails_is_a_row(monkeypatch):
 def test_without_time_it_is_a_mean_of_baselines():
     found = fitted(planted("cp", 0), options=replace(OPTIONS, seconds=0.0), clock=FakeClock())
     assert {row["name"] for row in found.trials} == {"mean", "bias", "tables", "interp"}
-    assert (found.fits, found.outcome) == (0, "budget")
+    assert (found.fits, found.outcome, found.refit) == (0, "budget", False)
 
 
 def test_time_that_one_fit_leaves_is_for_the_next(monkeypatch):
@@ -170,7 +238,7 @@ def source(tmp_path):
 
 def test_a_run_without_a_rank_is_one(source, tmp_path):
     result = run(RunConfig(str(source), device="cpu"), tmp_path / "run")
-    assert result.returned == {"model": "mixture", "refit": False}
+    assert result.returned == {"model": "mixture", "refit": True}
     assert result.valid["n"] == 48  # a tenth of four fifths
     assert result.test["rmse"] < result.baselines["bias"]["test"]["rmse"]
     assert {"mean", "bias", "tables", "julia:4/16"} <= {row["name"] for row in result.search["trials"]}

@@ -56,15 +56,18 @@ def test_it_is_validated_by_half_of_the_first_fold(groups):
 def test_predictions_for_its_validation_entries_have_weights_of_the_others(quick, planted):
     """The mean of members by hand: no entry has a part in its own weights."""
     data, member = made(planted[0])
-    entries = data.tensor.take(member.positions)
-    members = {one.name: one.predict(entries.indices).astype(np.float32) for one in member.predictor.members}
+    parts, positions = data.default_split(CPU.seed)
+    np.testing.assert_array_equal(positions, member.positions)
+    entries, candidates = parts.valid, [COMPONENTS]
+    validated = default_fit(parts, fit_baselines(parts), CPU, candidates=candidates).validated
+    members = {one.name: one.predict(entries.indices).astype(np.float32) for one in validated.members}
     part = np.random.default_rng([0, 14]).permutation(len(entries)) % 5
     by_hand = np.empty(len(entries))
     for k in range(5):
         kept = {name: one[part != k] for name, one in members.items()}
         weights = ErrorProducts.of(kept, entries.values[part != k]).best_weights()
         by_hand[part == k] = sum(weight * members[name][part == k] for name, weight in weights.items())
-    assert not member.predictor.residual_models
+    assert not validated.residual_models
     np.testing.assert_allclose(member.predictions, by_hand, rtol=1e-5, atol=1e-5)
 
 

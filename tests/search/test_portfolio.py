@@ -21,6 +21,7 @@ def test_candidates_have_names_of_their_own(shape):
     assert len({one.slug for one in offered}) == len({one.name for one in offered}) == len(offered)
     assert all(one.after is None or one.after in {other.name for other in offered} for one in offered)
     assert {one.family for one in offered if one.stage == "core"} == set(FAMILIES) - {
+        "mean",
         "interpolation",
         "kriging",
         "exact",
@@ -32,7 +33,7 @@ def test_interpolation_is_offered_along_ordered_modes():
     tensor, _ = make_joint((6, 5, 4), (1, 0), observed=15, seed=0)
     modes = (replace(tensor.modes[0], order="ordered"), *tensor.modes[1:])
     ordered = SparseTensor(tensor.indices, tensor.values, modes)
-    assert {one.family for one in candidates_for(ordered) if one.stage == "core"} == set(FAMILIES) - {"exact"}
+    assert {one.family for one in candidates_for(ordered) if one.stage == "core"} == set(FAMILIES) - {"mean", "exact"}
 
 
 def test_cp_is_offered_where_there_are_many_entries_per_parameter():

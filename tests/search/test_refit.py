@@ -9,8 +9,9 @@ import torch
 
 from jointensor.data.split import FOLDS, held_out
 from jointensor.errors import MemoryFullError
+from jointensor.models.joint import cp_rank
 from jointensor.predictors import fit_trees
-from jointensor.search.families import FAMILIES, FitOptions, JointFamily
+from jointensor.search.families import FAMILIES, FitOptions
 from jointensor.search.interruption import StopRequested
 from jointensor.search.portfolio import Candidate
 from jointensor.search.search import search
@@ -165,16 +166,14 @@ def test_an_interrupt_of_further_folds_keeps_the_residual_models(hold_out, monke
     )  # all of them were predicted
 
 
-@pytest.mark.parametrize("groups", [(), (0, 1)])
-def test_an_exact_fit_is_made_again_to_nearly_all_entries(monkeypatch, groups):
-    """The few others choose its rank; with groups, whole ones."""
-    seen = []
-    monkeypatch.setattr(JointFamily, "fit", lambda _, candidate, train, valid, options: seen.append((train, valid)))
-    tensor = along_days()[0]
-    candidate = Candidate("cp", "exact", 2, (4, 0))
-    FAMILIES["exact"].refit(candidate, [], tensor, FitOptions(groups=groups, seed=1))
-    ((train, valid),) = seen
-    assert len(train) + len(valid) == len(tensor)
-    assert 0.02 < len(valid) / len(tensor) < 0.1
-    own, others = ({tuple(row) for row in one.indices[:, groups or [0, 1, 2]]} for one in (valid, train))
-    assert not own & others
+def test_an_exact_fit_to_all_entries_is_the_mean_of_the_solutions_of_all_folds(monkeypatch):
+    monkeypatch.setattr("jointensor.search.families.MAX_RANK", 4)
+    tensor, options = along_days()[0], FitOptions(device="cpu", engine="reference")
+    family, candidate = FAMILIES["exact"], Candidate("cp", "exact", 2, (2, 0))
+    halves = [tensor.take(np.arange(first, len(tensor), 2)) for first in (0, 1)]
+    fits = [family.fit(candidate, one, other, options) for one, other in (halves, halves[::-1])]
+    found = family.refit(candidate, fits, tensor, options)
+    assert cp_rank(found.model) == sum(cp_rank(one.model) for one in fits)
+    assert not found.unseen(tensor.indices).any()
+    errors = [rmse(one.predict(tensor.indices), tensor.values) for one in (found, *fits)]
+    assert errors[0] < min(errors[1:])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError, RunError
-from jointensor.models.joint import JointModel, evaluate_in_batches
+from jointensor.models.joint import JointModel, cp_rank, evaluate_in_batches
 from jointensor.models.size import CountAllocations
 from jointensor.predictors.base import CHUNK, PREDICTORS, Arrays, Packed, Predictor, require, whole_numbers
 from jointensor.predictors.conformal import Calibration
@@ -71,6 +72,15 @@ class Calibrated(Predictor):
         return len(self.shape) == n_modes
 
 
+class Solved(NamedTuple):
+    """How an exact solver found g: enough to solve on from there with more entries."""
+
+    ridge: float
+    """λ."""
+    solutions: int
+    """Exact solutions whose mean g is: of K solutions of R components, CP has K·R."""
+
+
 @PREDICTORS.register("joint")
 @dataclass(frozen=True)
 class JointPredictor(Calibrated):
@@ -86,6 +96,8 @@ class JointPredictor(Calibrated):
     returned: Literal["joint", "bias"] = "joint"
     """Which of the two predicts entries whose labels were all seen."""
     calibration: Calibration | None = None
+    solved: Solved | None = None
+    """Of a model of one half, g, that was solved; ``None`` of all others."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -142,7 +154,8 @@ class JointPredictor(Calibrated):
     def pack(self) -> Packed:
         """The model's configuration and weights, the biases, and the calibration."""
         weights = {f"model.{name}": value.detach().cpu() for name, value in self.model.state_dict().items()}
-        packed = Packed(self.model.config() | {"returned": self.returned, "calibration": None}, weights)
+        config = self.model.config() | {"returned": self.returned, "calibration": None}
+        packed = Packed(config | {"solved": None if self.solved is None else list(self.solved)}, weights)
         packed.config["fallback"] = packed.add("fallback", self.fallback.pack())
         if self.calibration is not None:
             packed.config["calibration"] = packed.add("calibration", self.calibration.pack())
@@ -166,7 +179,17 @@ class JointPredictor(Calibrated):
         stored, calibration = config["calibration"], None
         if stored is not None:
             calibration = Calibration.unpack(packed.part(stored, "calibration"), len(model.shape))
-        return cls(model, fallback, returned, calibration)
+        return cls(model, fallback, returned, calibration, _unpack_solved(config["solved"], model))
+
+
+def _unpack_solved(stored: Any, model: JointModel) -> Solved | None:
+    """How g was solved, if that can be true of the model."""
+    if stored is None:
+        return None
+    ridge, (solutions,) = float(stored[0]), whole_numbers(stored[1:])
+    require(math.isfinite(ridge) and ridge > 0, "ridge")
+    require(solutions > 0 and cp_rank(model) % solutions == 0, "solutions")
+    return Solved(ridge, solutions)
 
 
 def evaluate_model(model: JointModel, indices: NDArray[np.integer]) -> NDArray[np.float32]:

@@ -97,8 +97,8 @@ TUNING = Tuning()
 """The numbers of every fit."""
 
 ARRAYS = ("coordinates", "keys", "residuals", "seasons")
-COVARIANCE = ("period", "near", "length", "far")
-"""Numbers that determine the covariance of two entries, the seasons aside."""
+COVARIANCE = ("period", "near", "length", "far", "scale")
+"""Numbers that determine the covariance of two entries, the seasons aside, and the scale."""
 
 
 @PREDICTORS.register("kriging")
@@ -118,6 +118,8 @@ class Kriging(Predictor):
     """b."""
     seasons: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 4)))
     """p, c, k and w of every season, ``(seasons, 4)``."""
+    scale: float = 1.0
+    """Of the predictions: residuals of new entries may be larger than these, or less alike."""
 
     @classmethod
     def of(
@@ -131,15 +133,19 @@ class Kriging(Predictor):
 
         :meth:`tuned` finds the best covariance.
         """
-        axis = Axis.of(modes, along)
-        keys = axis.keys(indices)
-        sort = np.argsort(keys)
-        return cls(axis, keys[sort], residuals[sort].astype(np.float32))
+        empty = cls(Axis.of(modes, along), np.empty(0, np.int64), np.empty(0, np.float32))
+        return empty.with_entries_of(indices, residuals)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Of the tensor."""
         return self.axis.shape
+
+    def with_entries_of(self, indices: NDArray[np.integer], residuals: NDArray[np.floating]) -> Kriging:
+        """The same covariance with other residuals, ``(entries, modes)`` and ``(entries,)``."""
+        keys = self.axis.keys(indices)
+        sort = np.argsort(keys)
+        return replace(self, keys=keys[sort], residuals=residuals[sort].astype(np.float32))
 
     def tuned(self, seed: int = 0) -> Kriging:
         """The same with the covariance that has the lowest leave-one-out error."""
@@ -193,8 +199,8 @@ class Kriging(Predictor):
         return self._predict_keys(self.axis.keys(indices), itself=True)
 
     def n_parameters(self) -> int:
-        """All residuals, three numbers, and four of every season."""
-        return len(self.residuals) + 3 + self.seasons.size
+        """All residuals, four numbers, and four of every season."""
+        return len(self.residuals) + 4 + self.seasons.size
 
     def supports(self, n_modes: int) -> bool:
         """As many modes as the entries had."""
@@ -207,7 +213,7 @@ class Kriging(Predictor):
 
     def pack(self) -> Packed:
         """Residuals and covariance."""
-        numbers = {"period": self.axis.period, "near": self.near, "length": self.length, "far": self.far}
+        numbers = {"period": self.axis.period} | {name: getattr(self, name) for name in COVARIANCE[1:]}
         arrays = {"coordinates": self.axis.coordinates, "keys": self.keys, "residuals": self.residuals}
         arrays |= {"seasons": self.seasons} | {f"ranks.{k}": ranks for k, ranks in enumerate(self.axis.ranks)}
         config = {"modes": list(self.axis.modes), "shape": list(self.shape)} | numbers
@@ -289,7 +295,7 @@ class Kriging(Predictor):
         for start in range(0, len(keys), CHUNK):
             rows = order[start : start + CHUNK]
             predictions[rows] = self._predict_from(keys[rows], self._neighbours(keys[rows], itself=itself))
-        return predictions
+        return self.scale * predictions
 
 
 def _descend(start: Kriging, some: NDArray[np.integer], grids: Mapping[str, Sequence[float]]) -> tuple[Kriging, float]:

@@ -163,7 +163,31 @@ def _scaled_kriging(
     predictions = model.predict(valid.indices)
     squares = float(predictions @ predictions)
     scale = min(max(float(predictions @ wanted) / squares, 0.0), MAX_SCALE) if squares else 0.0
-    return replace(model, residuals=model.residuals * np.float32(scale)), scale * predictions
+    return replace(model, scale=scale), scale * predictions
+
+
+def refit_kriging(
+    models: Sequence[Predictor], tensor: SparseTensor, residuals: NDArray[np.floating]
+) -> tuple[Kriging, ...]:
+    """Kriging of one kind of residuals, with those of other entries in their place.
+
+    Parameters
+    ----------
+    models
+        One after the other, each of what those before leave.
+    tensor
+        The entries.
+    residuals
+        Theirs, ``(entries,)``.
+    """
+    found: list[Kriging] = []
+    remaining = residuals.astype(np.float64)
+    for model in models:
+        assert isinstance(model, Kriging)  # see fit_validated_kriging
+        found.append(model.with_entries_of(tensor.indices, remaining))
+        if len(found) < len(models):
+            remaining = remaining - found[-1].leave_one_out(tensor.indices)
+    return tuple(found)
 
 
 @dataclass

@@ -18,6 +18,8 @@ from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.errors import ConfigError, DataError, KeptRunError, ProcessGroupError, RunError
 from jointensor.evaluation.evaluate import Entries, calibrate_on, score
 from jointensor.predictors import Predictor
+from jointensor.predictors.ensemble import Ensemble
+from jointensor.predictors.joint import JointPredictor
 from jointensor.runs.config import AUTO, Listener, RunConfig
 from jointensor.runs.dataset import (
     SHARDS,
@@ -172,10 +174,13 @@ def evaluate(
 ) -> dict[str, dict[str, Figures | None]]:
     """Figures by part (``test``, ``valid``) and by predictor (``model``, ``joint`` and the baselines)."""
     valid = dataset.valid.indices, dataset.valid.values
-    parts: dict[str, Callable[[], Iterable[Entries]]] = {"test": dataset.test_parts, "valid": lambda: [valid]}
+    parts: dict[str, tuple[JointPredictor | Ensemble, Callable[[], Iterable[Entries]]]] = {
+        "test": (trained.judged, dataset.test_parts),
+        "valid": (trained.validated or trained.judged, lambda: [valid]),
+    }
     found: dict[str, dict[str, Figures | None]] = {}
-    for part, entries in parts.items():
-        figures = score(trained.judged, entries(), baselines)
+    for part, (predictor, entries) in parts.items():
+        figures = score(predictor, entries(), baselines)
         if trained.joint is not None:
             figures["joint"] = score(trained.joint, entries())["model"]
         found[part] = {name: one if one["n"] else None for name, one in figures.items()}
@@ -201,6 +206,8 @@ def write(
         counts |= {"train": counts["train"] + counts["valid"], "valid": 0}
     shape = [mode.size for mode in dataset.modes]
     judged, kept = trained.judged, trained.kept
+    if not counts["test"] and trained.validated is not None:  # the validation entries are held out
+        judged = trained.validated
     if not trained.calibrated:
         calibration = calibrate_on(judged, held_out, tuple(shape))
         judged, kept = (replace(one, calibration=calibration) for one in (judged, kept))

@@ -56,6 +56,8 @@ class Trained:
     """The predictor that is stored; another one where the model was trained once more on all entries."""
     record: TrainingRecord
     history: list[Epoch] = field(default_factory=list)
+    validated: Ensemble | None = None
+    """The predictor that is evaluated on validation entries, where ``judged`` has learnt from them."""
     joint: JointPredictor | None = None
     """The joint model, where a baseline is returned in its place."""
     out_of_fold: Figures | None = None

@@ -119,7 +119,7 @@ def train_fit(run: Context, dataset: Dataset, baselines: dict[str, Predictor]) -
         notes=[*fitted.notes, *notes],
     )
     joint = None if fitted.returned == "joint" else replace(fitted.predictor, returned="joint")
-    return Trained(judged, kept, record, fitted.history, joint)
+    return Trained(judged, kept, record, fitted.history, joint=joint)
 
 
 def can_mix(run: Context, dataset: Dataset) -> bool:
@@ -186,7 +186,7 @@ def train_default(run: Context, dataset: Dataset, baselines: dict[str, Predictor
         )  # fmt: skip
     history = histories.joined()
     record = TrainingRecord(
-        returned={"model": found.predictor.returned, "refit": False},
+        returned={"model": found.predictor.returned, "refit": found.refit},
         outcome=found.outcome,
         interrupted=found.outcome == "interrupted",
         fits=found.fits,
@@ -197,7 +197,7 @@ def train_default(run: Context, dataset: Dataset, baselines: dict[str, Predictor
         search={"trials": found.trials, "reason": found.reason},
         notes=[found.reason],
     )
-    return Trained(found.predictor, found.predictor, record, history)
+    return Trained(found.predictor, found.predictor, record, history, found.validated)
 
 
 def train_search(run: Context, dataset: Dataset) -> Trained:

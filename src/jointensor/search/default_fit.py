@@ -3,6 +3,7 @@
 members    baselines; CP with R chosen by validation, or sampled pairs and trees where entries are few; JULIA 4/16
 weights    of their mean, by ensemble selection on the validation entries
 residuals  kriging of training residuals along ordered modes, as far as it predicts those of validation entries
+refit      of all but the networks, with what was chosen, to training and validation entries
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jointensor.data.split import Split
+from jointensor.data.tensor import SparseTensor, join
 from jointensor.distributed.process_group import SINGLE_PROCESS
 from jointensor.predictors import Predictor
 from jointensor.predictors.axes import axes_of
 from jointensor.predictors.ensemble import Ensemble, Member
-from jointensor.predictors.residual_stack import ResidualStack, fit_validated_kriging
+from jointensor.predictors.residual_stack import ResidualStack, fit_validated_kriging, refit_kriging
 from jointensor.predictors.tables import Tables
 from jointensor.search.budget import Clock
 from jointensor.search.cross_fit import FAILURES
@@ -30,7 +32,7 @@ from jointensor.search.ensemble_selection import ErrorProducts
 from jointensor.search.executor import FitResult, Job, run_fits
 from jointensor.search.families import FitOptions, family_of
 from jointensor.search.interruption import Interruption
-from jointensor.search.portfolio import Candidate, default_candidates
+from jointensor.search.portfolio import BASELINES, BIAS, Candidate, default_candidates
 from jointensor.search.workers import ONE_WORKER, Workers
 from jointensor.training.checkpoint import Slot
 from jointensor.training.history import OnEpoch
@@ -41,13 +43,18 @@ class DefaultFit:
     """The predictor, and how it came about."""
 
     predictor: Ensemble
+    """With members that have learnt from the validation entries, too, where there was time."""
+    validated: Ensemble
+    """The same before: its errors on the validation entries are those that chose its weights."""
+    refit: bool
+    """Whether that was done: not where there was no time, or somebody stopped it."""
     trials: list[dict[str, Any]]
     """A row per member: name, RMSE on validation entries, seconds, weight, share of the squared error that it removes,
     failure."""
     residual_models: list[tuple[str, float]]
     """Names of the residual models that are kept, and the share of the squared error that each removed."""
     fits: int
-    """Models that were fitted, baselines not counted."""
+    """Models that were fitted, baselines and refits not counted."""
     outcome: str
     """``converged``, ``budget`` where that was used up, or ``interrupted``."""
 
@@ -187,16 +194,94 @@ def default_fit(
                 fits += result.part is not None
     errors = ErrorProducts.of(tried.predictions, parts.valid.values)
     weights = errors.best_weights(options.settings)
-    predictor, residuals = _corrected(parts, _mean_of(parts, tried.fitted, weights, baselines["bias"]))
+    validated, residuals = _corrected(parts, _mean_of(parts.train, tried.fitted, weights, baselines["bias"]))
+    refitting = _Refitting(parts, tried, BASELINES | {one.name: one for one in chosen}, options, workers)
+    again = refitting.members(weights, interruption, lambda seconds: clock() + seconds < end, on_note)
+    refit = not interruption.happened and clock() < end
+    predictor = refitting.ensemble(validated, again, baselines["bias"]) if refit else validated
     outcome = "interrupted" if interruption.happened else "budget" if clock() >= end else "converged"
     rows = tried.rows(weights, errors.gains(weights, options.settings))
-    return DefaultFit(predictor, rows, list(residuals.notes[: len(residuals.models)]), fits, outcome)
+    kept = list(residuals.notes[: len(residuals.models)])
+    return DefaultFit(predictor, validated, refit, rows, kept, fits, outcome)
 
 
-def _mean_of(parts: Split, fitted: Mapping[str, Predictor], weights: Mapping[str, float], bias: Predictor) -> Ensemble:
-    """The weighted mean of the members."""
+@dataclass(frozen=True)
+class _Refitting:
+    """Fits the members of a mean to training and validation entries, with what the validation entries have chosen."""
+
+    parts: Split
+    tried: _Tried
+    candidates: Mapping[str, Candidate]
+    """By name, baselines among them."""
+    options: FitOptions
+    workers: Workers
+
+    def members(
+        self,
+        weights: Mapping[str, float],
+        interruption: Interruption,
+        affords: Callable[[float], bool],
+        on_note: Callable[[str], None],
+    ) -> dict[str, Predictor]:
+        """Members that were fitted again, by name.
+
+        Parameters
+        ----------
+        weights
+            Of all members. Those whose family stops by validation entries are not fitted again.
+        interruption
+            Ends it, with the members that are finished.
+        affords
+            Whether there is time for a fit that takes so many seconds.
+        on_note
+            Called with a line for the user.
+        """
+        if interruption.happened:
+            return {}
+        entries, names = self.entries(), [name for name in weights if family_of(self.candidates[name]).refits]
+        jobs = [Job(partial(self._fit, name, entries), partial(affords, self.tried.seconds[name])) for name in names]
+        found: dict[str, Predictor] = {}
+        with interruption.ends_stage():
+            for name, result in zip(
+                names, run_fits(SINGLE_PROCESS, jobs, interruption, workers=self.workers), strict=True
+            ):
+                if result.part is not None:
+                    found[name] = result.part
+                elif result.failure is not None:
+                    on_note(f"{name}: the fit to training and validation entries failed ({result.failure})")
+        return found
+
+    def ensemble(self, validated: Ensemble, again: dict[str, Predictor], bias: Predictor) -> Ensemble:
+        """The mean with these members, and with kriging of what it leaves of all entries."""
+        entries = self.entries()
+        fallback = family_of(BIAS).refit(BIAS, [bias], entries, self.options)
+        weights = {one.name: one.weight for one in validated.members}
+        mean = _mean_of(entries, self.tried.fitted | again, weights, fallback)
+        if not validated.residual_models:
+            return mean
+        residuals = entries.values - mean.weighted_mean(entries.indices)  # (entries,)
+        return replace(mean, residual_models=refit_kriging(validated.residual_models, entries, residuals))
+
+    def entries(self) -> SparseTensor:
+        """Training and validation entries."""
+        return join(self.parts.train, self.parts.valid)
+
+    def _fit(self, name: str, entries: SparseTensor) -> FitResult:
+        candidate = self.candidates[name]
+        try:
+            part = family_of(candidate).refit(candidate, [self.tried.fitted[name]], entries, self.options)
+        except FAILURES as error:
+            return FitResult(failure=str(error).partition("\n")[0])
+        finite = np.isfinite(part.predict(self.parts.valid.indices)).all()
+        return FitResult(part) if finite else FitResult(failure="its predictions are not finite")
+
+
+def _mean_of(
+    entries: SparseTensor, fitted: Mapping[str, Predictor], weights: Mapping[str, float], bias: Predictor
+) -> Ensemble:
+    """The weighted mean of members that were fitted to some entries."""
     assert isinstance(bias, Tables)  # a baseline of every run
-    values = parts.train.values
+    values = entries.values
     members = tuple(Member(name, weight, (fitted[name],)) for name, weight in weights.items())
     return Ensemble(members, (), bias, float(values.min()), float(values.max()), name="mixture")
 

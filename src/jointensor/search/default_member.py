@@ -106,22 +106,23 @@ def fit_default_member(
     if not len(positions):
         return None
     candidates = _affordable(default_candidates(parts.train, options.settings), budget)
-    key = f"default-fit.{len(data.tensor)}.{len(candidates)}"
-    loaded = store.load(key)
-    if loaded is not None and isinstance(loaded[0], Ensemble):
-        predictor, seconds = loaded[0], loaded[1]
+    keys = [f"default-fit.{len(data.tensor)}.{len(candidates)}{end}" for end in ("", ".validated")]
+    stored = [(one[0], one[1]) for one in map(store.load, keys) if one is not None and isinstance(one[0], Ensemble)]
+    if len(stored) == len(keys):
+        (predictor, seconds), (validated, _) = stored
     else:
         begin = clock()
         limits = replace(options, seconds=budget.time_limit())
         found = default_fit(
             parts, fit_baselines(parts), limits, candidates=candidates, on_note=on_note, clock=clock, workers=workers
         )
-        predictor, seconds = found.predictor, clock() - begin
-        for joint in predictor.joint_predictors:
+        predictor, validated, seconds = found.predictor, found.validated, clock() - begin
+        for joint in predictor.joint_predictors + validated.joint_predictors:
             joint.model.cpu()  # the memory of a GPU is for the fits that follow
         if found.outcome != "interrupted":
-            store.save(key, predictor, seconds)
-    predictions = _cross_weighted(predictor, data.tensor.take(positions), options.seed, options.settings)
+            for key, one in zip(keys, (predictor, validated), strict=True):
+                store.save(key, one, seconds)
+    predictions = _cross_weighted(validated, data.tensor.take(positions), options.seed, options.settings)
     error = math.sqrt(squared_error(predictions, data.tensor.values[positions]))
     on_note(f"{NAME}: RMSE {error:.4g} on its validation entries, {seconds:.1f} s")
     return DefaultMember(predictor, positions, predictions, seconds)

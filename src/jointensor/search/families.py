@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jointensor.data.split import Split, groups_of
+from jointensor.data.split import Split
 from jointensor.data.tensor import SparseTensor
 from jointensor.models.blocks.spec import parse_blocks
 from jointensor.models.joint import JointModel
@@ -18,7 +18,7 @@ from jointensor.predictors import Predictor, fit_bias, fit_tables, fit_trees, re
 from jointensor.predictors.axes import axes_of
 from jointensor.predictors.interpolation import Interpolation, best_interpolation
 from jointensor.predictors.kriged_tables import krige_tables
-from jointensor.predictors.tables import Tables
+from jointensor.predictors.tables import Mean, Tables
 from jointensor.search.interruption import StopRequested
 from jointensor.search.portfolio import Candidate
 from jointensor.search.settings import SETTINGS, SearchSettings
@@ -26,6 +26,7 @@ from jointensor.training.checkpoint import Slot
 from jointensor.training.fit import fit, pick_device
 from jointensor.training.history import OnEpoch
 from jointensor.training.recipe import make_recipe
+from jointensor.training.solve_on import solve_on
 
 EPOCHS = {"small": 120, "cuda": 56, "cpu": 24}
 """Most epochs of refinement: cycles of 8, 16, 32 and 64. The last one is for small tensors, the third for GPUs too."""
@@ -108,6 +109,15 @@ class Family(ABC):
     def warmup_candidates(self, candidate: Candidate) -> list[Candidate]:
         """Candidates whose short fits compile everything that a fit of this one needs."""
         return [candidate]
+
+
+class MeanFamily(Family):
+    """The mean of all values."""
+
+    def fit(self, candidate: Candidate, train: SparseTensor, valid: SparseTensor, options: FitOptions) -> Predictor:
+        """One number."""
+        del candidate, valid, options
+        return Mean(float(train.values.mean(dtype=np.float64)))
 
 
 class BiasFamily(Family):
@@ -269,12 +279,10 @@ class ExactFamily(JointFamily):
     refits = True
 
     def refit(self, candidate: Candidate, fits: Sequence[Any], tensor: SparseTensor, options: FitOptions) -> Predictor:
-        """To nearly all entries: a few choose R, the ridge and the number of solutions again."""
-        del fits
-        count, member = groups_of(tensor, options.groups)
-        share = options.settings.refit_validation_share
-        away = (np.random.default_rng([options.seed, 13]).random(count) < share)[member]  # (entries,)
-        return self.fit(candidate, tensor.take(np.flatnonzero(~away)), tensor.take(np.flatnonzero(away)), options)
+        """The mean of the solutions of all fits, each solved on with all entries."""
+        del candidate
+        recipe = make_recipe("default")
+        return solve_on(fits, tensor, recipe, device=options.device, engine=options.engine, stopping=options.stopping)
 
     def warmup_candidates(self, candidate: Candidate) -> list[Candidate]:
         """One of every rank: kernels for a GPU are compiled for each."""
@@ -290,6 +298,7 @@ class ExactFamily(JointFamily):
 
 
 FAMILIES: dict[str, Family] = {
+    "mean": MeanFamily(),
     "bias": BiasFamily(),
     "tables": TablesFamily(),
     "interpolation": InterpolationFamily(),

@@ -63,6 +63,15 @@ BIAS = Candidate("bias", "bias", 0, stage="core")
 """Additive biases: the candidate that is always there."""
 
 
+BASELINES = {
+    "mean": Candidate("mean", "mean", 0),
+    "bias": BIAS,
+    "tables": Candidate("tables", "tables", 1, stage="core"),
+    "interp": Candidate("interp", "interpolation", 1, stage="core"),
+}
+"""Baselines as candidates, by their names beside every fit."""
+
+
 KRIGING = Candidate("tables+kriging", "kriging", 2, stage="core")
 """Tables with kriging of their residuals, for tensors with an ordered mode."""
 
@@ -77,9 +86,9 @@ def candidates_for(tensor: SparseTensor, settings: SearchSettings = SETTINGS) ->
         Candidate(base, "gibbs", 2, linear=base, stage="core"),
     ]
     julia = Candidate("julia:4/16", "joint", 6, (4, 16), stage="core")
-    found = [BIAS, Candidate("tables", "tables", 1, stage="core")]
+    found = [BIAS, BASELINES["tables"]]
     if axes_of(tensor.modes):
-        found += [Candidate("interp", "interpolation", 1, stage="core"), KRIGING]
+        found += [BASELINES["interp"], KRIGING]
     if _exact_is_worth(tensor, settings):
         cp = Candidate("cp", "exact", 2, (settings.first_rank, 0), stage="core", max_share=0.25)
         found += [cp, julia, trees, *sampled]

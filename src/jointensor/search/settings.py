@@ -86,8 +86,6 @@ class SearchSettings:
     """Ratio of the remaining seconds to those of the last fit for a fit to be made again: durations vary."""
     max_fold_error_ratio: float = 1.5
     """Ratio to the squared error of its other folds that a further fold's fit may have to be averaged with them."""
-    refit_validation_share: float = 0.05
-    """Share of the entries by which an exact CP that is fitted again chooses its R and ridge: two numbers need few."""
     trees_averaged: int = 4
     """Fits of boosted trees whose mean is returned: each leaves other entries out of its target encoding."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from jointensor.models.joint import CP_FACTORS, cp_rank
+from jointensor.models.joint import CP_FACTORS, JointModel, cp_rank
 from jointensor.solvers.data_parallel import take_first
 from jointensor.solvers.sgd import Exact, FrozenHalf
 from jointensor.training.checkpoint import stored
@@ -84,6 +84,20 @@ def _start_anew(trainer: Trainer, solver: Exact, rank: int) -> None:
         init_linear(model.multilinear, score_of_mean(model, moments), moments[1], trainer.start_kind)
     take_first(model, trainer.processes)
     solver.als.refresh()
+
+
+def n_solutions(model: JointModel, single: Snapshot | None) -> int:
+    """Solutions whose mean a model is, given the first of them; 1 where no mean was taken."""
+    return 1 if single is None else cp_rank(model) // single[CP_FACTORS].shape[1]
+
+
+def solutions_of(model: JointModel, count: int) -> list[Snapshot]:
+    """The solutions whose mean a model is; their biases are those of the mean."""
+    state = {name: value.detach().clone() for name, value in model.state_dict().items()}
+    if CP_FACTORS not in state:
+        return [state]
+    factors = state[CP_FACTORS].chunk(count, dim=1)
+    return [state | {CP_FACTORS: count ** (1 / len(model.shape)) * one} for one in factors]
 
 
 def mean_of_solutions(solutions: Sequence[Snapshot], n_modes: int) -> Snapshot:

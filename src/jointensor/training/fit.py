@@ -23,7 +23,7 @@ from jointensor.metrics import measure
 from jointensor.models.joint import JointModel
 from jointensor.models.size import check_memory, describe_model
 from jointensor.predictors.biases import fit_bias, fit_bias_on_device, fit_bias_streamed
-from jointensor.predictors.joint import JointPredictor
+from jointensor.predictors.joint import JointPredictor, Solved
 from jointensor.predictors.tables import Tables
 from jointensor.solvers.data_parallel import SharedEntries, own_share, see_all
 from jointensor.solvers.failures import BudgetError
@@ -252,7 +252,9 @@ def finish(
     notes = state.notes + collapsed
     offered = kernels.offered(short=recipe.precision == "short")
     pick_engine("reference", processes.device.type).equip(model)  # a predictor can move to any device
-    predictor = JointPredictor(model.eval(), fallback)
+    by_als = recipe.linear_solver == "als" and model.nonlinear is None
+    solved = Solved(best.ridge, best.solutions) if by_als and best.ridge is not None else None
+    predictor = JointPredictor(model.eval(), fallback, solved=solved)
     if recipe.fall_back:
         predictor = _better(predictor, valid, notes, processes)
     return Fit(

@@ -13,6 +13,7 @@ from jointensor.errors import MemoryFullError
 from jointensor.metrics import measure
 from jointensor.models.joint import evaluate_in_batches, is_out_of_memory
 from jointensor.solvers.failures import CONSTANT_TOLERANCE
+from jointensor.training.average import n_solutions
 from jointensor.training.phases import train
 from jointensor.training.state import Attempt
 from jointensor.training.trainer import EVALUATION_BATCH, Trainer
@@ -60,15 +61,16 @@ def _run_start(trainer: Trainer) -> Attempt:
         outcome = "dead"
     seconds = sum(row.seconds for row in state.history)
     return Attempt(
-        len(state.attempts),
-        outcome,
-        rfe,
-        dead,
-        len(state.history),
-        seconds,
-        state.ridge,
-        state.first,
-        tuple(state.collapsed),
+        number=len(state.attempts),
+        outcome=outcome,
+        rfe=rfe,
+        nonlinear_dead=dead,
+        epochs=len(state.history),
+        seconds=seconds,
+        ridge=state.ridge,
+        solutions=n_solutions(trainer.model, state.single),
+        first=state.first,
+        collapsed=tuple(state.collapsed),
     )
 
 

@@ -53,6 +53,8 @@ class Attempt:
     seconds: float
     ridge: float | None = None
     """λ of the exact solver; ``None`` where Θ_L was descended."""
+    solutions: int = 1
+    """Exact solutions whose mean g is."""
     first: str | None = None
     """Which half was estimated first."""
     collapsed: tuple[str, ...] = ()
