@@ -212,8 +212,9 @@ def test_candidates_follow_the_number_of_entries():
         return [one.name for one in default_candidates(tensor)]
 
     seeds = ["julia:4/16", "julia:4/16, seed 1", "julia:4/16, seed 2"]
-    assert names(1000, (30, 20, 10)) == ["mean+bias+tables+fm:8", "trees", *seeds]
-    assert names(6000, (12, 12, 50)) == ["mean+bias+tables+fm:8", "trees", *seeds]
+    assert names(900, (30, 20, 10)) == ["mean+bias+tables+fm:8", "trees", *seeds]
+    assert names(1000, (30, 20, 10)) == ["mean+bias+tables+fm:8", "trees", "cp", *seeds]
+    assert names(6000, (12, 12, 50)) == ["mean+bias+tables+fm:8", "trees", "cp", *seeds]
     assert names(55_000, (40, 40, 60)) == ["cp", "julia:4/16"]
 
 

@@ -15,7 +15,7 @@ from jointensor.search.portfolio import candidates_for
 from jointensor.search.settings import SETTINGS
 from tests.search.searches import TREES, bench
 
-EVERY_CANDIDATE = replace(SETTINGS, min_entries_per_parameter=0.0)
+EVERY_CANDIDATE = replace(SETTINGS, min_exact_entries=0.0, max_sparse_entries=0.0)
 
 
 def some_tensor(n_modes=3, entries=300):

@@ -9,7 +9,7 @@ from jointensor.data.modes import Mode
 from jointensor.data.synthetic import make_joint
 from jointensor.data.tensor import SparseTensor
 from jointensor.search.families import FAMILIES, FitOptions, family_of
-from jointensor.search.portfolio import Candidate, candidates_for, default_candidates
+from jointensor.search.portfolio import Candidate, candidates_for, default_candidates, exact_candidates
 from jointensor.search.settings import SETTINGS
 from tests.search.searches import BIAS
 
@@ -39,8 +39,23 @@ def test_interpolation_is_offered_along_ordered_modes():
 def test_cp_is_offered_where_there_are_many_entries_per_parameter():
     dense, _ = make_joint((12, 12, 12), (1, 0), observed=1700, seed=0)
     few = replace(SETTINGS, first_rank=2)  # 72 parameters, 23.6 entries each
-    assert "cp" in {one.name for one in candidates_for(dense, few)}
-    assert "cp" not in {one.name for one in candidates_for(dense)}
+    core = [one.name for one in candidates_for(dense, few) if one.stage == "core"]
+    assert core.index("cp") < core.index("trees")
+    sparse = dense.take(np.arange(700))  # 9.7 entries each
+    core = [one.name for one in candidates_for(sparse, few) if one.stage == "core"]
+    assert core.index("cp") > core.index("trees")
+    assert "cp" not in {one.name for one in candidates_for(dense.take(np.arange(140)), few)}  # 1.9 entries each
+
+
+def test_rows_of_ordered_modes_are_smooth_in_one_of_the_exact_candidates():
+    tensor, _ = make_joint((12, 12, 24), (1, 0), observed=3000, seed=0)
+    assert [one.name for one in exact_candidates(tensor)] == ["cp"]
+    modes = (Mode("day", 12, order="ordered"), tensor.modes[1], Mode("hour", 24, order="cyclic"))
+    timed = SparseTensor(tensor.indices, tensor.values, modes)
+    assert [one.linear for one in exact_candidates(timed)] == ["mean+bias+cp:8+smooth:0+cyclic:2", ""]
+    days = tuple(f"2021-01-{day:02d}" for day in (12, *range(1, 12)))  # not in the order of time
+    timed = SparseTensor(tensor.indices, tensor.values, (Mode("day", 12, days, order="ordered"), *modes[1:]))
+    assert exact_candidates(timed)[0].linear == "mean+bias+cp:8+cyclic:2"
 
 
 def test_interpolation_is_fitted_and_refitted():

@@ -6,7 +6,7 @@ How a candidate is fitted is the business of its family: :mod:`jointensor.search
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -89,11 +89,11 @@ def candidates_for(tensor: SparseTensor, settings: SearchSettings = SETTINGS) ->
     found = [BIAS, BASELINES["tables"]]
     if axes_of(tensor.modes):
         found += [BASELINES["interp"], KRIGING]
-    if _exact_is_worth(tensor, settings):
-        cp = Candidate("cp", "exact", 2, (settings.first_rank, 0), stage="core", max_share=0.25)
-        found += [cp, julia, trees, *sampled]
+    exact = exact_candidates(tensor, settings)
+    if _is_sparse(tensor, settings):
+        found += [trees, sampled[0], *exact, julia, sampled[1]]
     else:
-        found += [trees, sampled[0], julia, sampled[1]]
+        found += [*exact, julia, trees, *sampled]
     if len(tensor) <= settings.max_implicit_entries:
         first, second = sorted(np.argsort(tensor.shape)[-2:].tolist())  # the modes with most labels
         implicit = f"+implicit:{first}/{second}+implicit:{second}/{first}"
@@ -104,8 +104,7 @@ def candidates_for(tensor: SparseTensor, settings: SearchSettings = SETTINGS) ->
                 f"{wide}+implicit", "gibbs", 12, linear=wide + implicit, stage="richer", after=with_fm, effort=12.0
             ),
         ]
-    ordered = [(n, mode.order) for n, mode in enumerate(tensor.modes) if mode.order != "none"]
-    smooth = "".join(f"+{'cyclic' if order == 'cyclic' else 'smooth'}:{n}" for n, order in ordered)
+    smooth = _smooth(tensor)
     if smooth:
         found.append(Candidate(f"{fm}+smooth", "gibbs", 4, linear=fm + smooth, stage="richer", effort=2.5))
     found.append(Candidate(wide, "gibbs", 11, linear=wide, stage="richer", after=fm, effort=4.0))
@@ -121,21 +120,47 @@ def default_candidates(tensor: SparseTensor, settings: SearchSettings = SETTINGS
     """Candidates of the default fit, in the order in which they are fitted."""
     base = "mean+bias+tables" if tensor.n_modes > 2 else "mean+bias"
     fm = f"{base}+fm:{settings.fm_width}"
-    found = [Candidate("julia:4/16", "joint", 6, (4, 16))]
+    found = [KRIGING] if axes_of(tensor.modes) else []
+    if _is_sparse(tensor, settings) and len(tensor) <= settings.max_sampled_entries:
+        found += [Candidate(fm, "gibbs", 3, linear=fm), Candidate("trees", "trees", 5)]
+    found += [*exact_candidates(tensor, settings), Candidate("julia:4/16", "joint", 6, (4, 16))]
     if len(tensor) <= settings.max_repeated_entries:
         found += [
             Candidate(f"julia:4/16, seed {k}", "joint", 6, (4, 16), seed=k) for k in range(1, settings.n_repeated_fits)
         ]
-    if _exact_is_worth(tensor, settings):
-        found.insert(0, Candidate("cp", "exact", 2, (settings.first_rank, 0)))
-    elif len(tensor) <= settings.max_sampled_entries:
-        found = [Candidate(fm, "gibbs", 3, linear=fm), Candidate("trees", "trees", 5), *found]
-    return [KRIGING, *found] if axes_of(tensor.modes) else found
+    return found
 
 
-def _exact_is_worth(tensor: SparseTensor, settings: SearchSettings) -> bool:
-    """Whether there are enough entries for components that are not sampled."""
-    return len(tensor) >= settings.min_entries_per_parameter * settings.first_rank * sum(tensor.shape)
+def exact_candidates(tensor: SparseTensor, settings: SearchSettings = SETTINGS) -> list[Candidate]:
+    """CP with R by validation; and the same with rows of ordered modes that are drawn to their neighbours.
+
+    None where there are too few entries.
+    """
+    rank = settings.first_rank
+    if _entries_per_parameter(tensor, settings) < settings.min_exact_entries:
+        return []
+    plain = Candidate("cp", "exact", 2, (rank, 0), stage="core", max_share=0.25)
+    smooth = _smooth(tensor)
+    if not smooth:
+        return [plain]
+    return [replace(plain, name="cp+smooth", simplicity=3, linear=f"mean+bias+cp:{rank}{smooth}"), plain]
+
+
+def _smooth(tensor: SparseTensor) -> str:
+    """Priors by which rows of neighbouring labels are alike, for all modes whose labels stand in their order."""
+    ordered = [(n, mode) for n, mode in enumerate(tensor.modes) if mode.order != "none"]
+    kept = [(n, mode.order) for n, mode in ordered if (np.diff(mode.coordinates()) >= 0).all()]
+    return "".join(f"+{'cyclic' if order == 'cyclic' else 'smooth'}:{n}" for n, order in kept)
+
+
+def _is_sparse(tensor: SparseTensor, settings: SearchSettings) -> bool:
+    """Whether entries are few: then models of pairs of modes, and trees, may be ahead of CP."""
+    return _entries_per_parameter(tensor, settings) < settings.max_sparse_entries
+
+
+def _entries_per_parameter(tensor: SparseTensor, settings: SearchSettings) -> float:
+    """Of the components that CP starts with."""
+    return len(tensor) / (settings.first_rank * sum(tensor.shape))
 
 
 def _tree_seconds(tensor: SparseTensor, settings: SearchSettings) -> float:

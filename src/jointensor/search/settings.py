@@ -92,9 +92,11 @@ class SearchSettings:
     # --- portfolio
     first_rank: int = 8
     """Components that the multilinear part of a candidate starts with before it grows."""
-    min_entries_per_parameter: float = 20.0
-    """Entries per parameter of these components for them to be tried: with fewer (ratings, events), CP is behind models
-    of pairs of modes, and compiling its solver for every rank takes the time of other candidates."""
+    min_exact_entries: float = 2.0
+    """Entries per parameter of these components for them to be tried: with fewer, their rows are not determined."""
+    max_sparse_entries: float = 20.0
+    """Entries per parameter of these components up to which the default fit tries pairs of modes and trees, and a
+    search tries them before CP: on ratings and events they are ahead of it."""
     max_repeated_entries: int = 50_000
     """Entries of a tensor up to which the default fit trains its network from several seeds: it may fail from one, and
     a fit takes two seconds."""

@@ -129,10 +129,6 @@ class Systems(ABC):
             Whether values of the block are to be computed from this solution.
         """
 
-    def evaluate(self) -> None:
-        """Compute the values of the block from its tables."""
-        self.values[self.name] = evaluate_in_batches(self.block, self.indices, BATCH)
-
     def implicit_systems(self, k: int, noise: float) -> tuple[Tensor, Tensor]:
         """Systems of the rows that the k-th table of implicit feedback adds to, ``(I_a, R, R)`` and ``(I_a, R)``.
 
@@ -176,6 +172,8 @@ class Als:
         self.blocks = g.named_blocks
         self.ridge, self.pull = 0.0, 0.0
         """Ridge of blocks over several modes (λ), as a share of each row's entries, and of numbers (κ), in entries."""
+        self.smoothness = 1.0
+        """How strongly rows with neighbours are drawn to them, in ridges of a row with the mean number of entries."""
         self.seen_pairs: dict[tuple[str, int], Seen] = {}
         """Matrices of implicit feedback by block and table, made at their first use."""
 
@@ -278,7 +276,7 @@ class Als:
         near = self.neighbour_mean(block, k)
         if near is None:
             return RowPrior(ridge)
-        stiffness = ridge.mean()  # neighbours weigh as much as the usual ridge
+        stiffness = (self.smoothness * ridge.mean()).clamp_min(TINY)
         return RowPrior(ridge + stiffness, near * (stiffness / (ridge + stiffness))[:, None])
 
     def solve_numbers(self, name: str, sums: Tensor, counts: Tensor) -> Tensor:
@@ -321,13 +319,11 @@ class Als:
             for rows in groups:
                 prior = self.row_prior(name, k)
                 solved = table if len(groups) == 1 else table.clone()
-                last = k == len(tables) - 1 and len(groups) == 1
+                last = k == len(tables) - 1
                 self.systems.solve_rows(k, prior, solved, rows, noise=self.noise, last=last)
                 if prior.scale is not None:
                     solved.mul_(prior.scale)
                 table[rows] = solved[rows]
-        if len(groups) > 1:
-            self.systems.evaluate()
         rebalance(tables)
 
     def pairs(self) -> None:

@@ -54,7 +54,7 @@ def make_exact(trainer: Trainer) -> Exact | None:
         trainer.note(f"the multilinear part is descended, not solved: {unsolved[0]} has no exact step")
         return None
     exact = trainer.exact(g)
-    exact.als.pull = recipe.pull
+    exact.als.pull, exact.als.smoothness = recipe.pull, recipe.smoothness
     exact.als.ridge = _middle(recipe.ridges)  # until a warm start chooses
     if trainer.state.ridge is None:
         trainer.state.ridge = exact.als.ridge

@@ -39,6 +39,9 @@ class Recipe:
     """``als``: each turn of Θ_L also tries λ times and divided by this, and keeps what validates best; 0 keeps λ."""
     pull: float = 5.0
     """``als``: shrinkage κ of the biases, in entries."""
+    smoothness: float = 10.0
+    """``als``: how strongly rows of a mode with ``smooth`` or ``cyclic`` are drawn to the mean of their neighbours, in
+    ridges of a row with the mean number of entries."""
     max_rank: int = 0
     """``als``: R doubles up to this number for as long as that validates better; 0 keeps R as it is."""
     solutions: int = 1
@@ -169,7 +172,7 @@ POSITIVE = ("lr_linear", "lr_nonlinear", "huber_delta")
 NOT_NEGATIVE = (
     "batch_size", "burn_in", "warm_epochs", "turns", "sweeps", "pull", "rounds", "refine_epochs", "tolerance",
     "patience", "restarts", "failure_epochs", "lr_refine", "decay", "average", "follow", "min_gain", "cycle",
-    "cycle_gain", "max_rank",
+    "cycle_gain", "max_rank", "smoothness",
 )  # fmt: skip
 """Fields that have a least value."""
 

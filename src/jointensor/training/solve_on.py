@@ -62,7 +62,7 @@ def solve_on(
         raise RuntimeError("a model without a multilinear half is not solved")
     als = Als(model.multilinear, SystemsInMemory(model.multilinear, train.indices, kernels),
               spread=train.moments()[1] or 1.0)  # fmt: skip
-    als.pull = recipe.pull
+    als.pull, als.smoothness = recipe.pull, recipe.smoothness
     found: list[Snapshot] = []
     for one in fits:
         if one.solved is None:
