@@ -143,7 +143,10 @@ def test_a_search_predicts_with_intervals(cli, searched, source, tmp_path, endin
         said, low, high = (archive[name] for name in ("values", "lower", "upper"))
     truth = DENSE[tuple(cells.T)]
     assert np.mean((low <= said) & (said <= high)) > 0.95
-    assert abs(np.mean((low <= truth) & (truth <= high)) - 0.9) < 4 * math.sqrt(0.09 * (1 / len(cells) + 1 / 880))
+    chance = 4 * math.sqrt(0.09 * (1 / len(cells) + 1 / 880))
+    assert np.mean((low <= truth) & (truth <= high)) > 0.9 - chance
+    # calibrated by models of four fifths of the entries, whose errors are larger: but not much wider than necessary
+    assert np.mean(high - low) < 1.5 * 2 * np.quantile(np.abs(said - truth), 0.9)
     predictor = load_run(out).predictor
     np.testing.assert_allclose(said, predictor.predict(cells), rtol=1e-5)
     np.testing.assert_allclose(np.stack([low, high], axis=1), predictor.interval(cells, 0.9), rtol=1e-4, atol=1e-5)

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from jointensor.models.factors import Factors, multiply_modes
+from jointensor.kernels.cp import multiply_modes
+from jointensor.models.factors import Factors
 
 SIZES = (5, 3, 4)
 

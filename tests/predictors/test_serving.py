@@ -129,20 +129,24 @@ def test_answers_of_a_usual_chunk_are_the_same_to_the_last_bit(kind, tmp_path, n
     assert answers.columns[-4:] == ["prediction", "unseen", "lower", "upper"]
 
 
+def fused_of(model):
+    return [getattr(one, "fused", None) for one in model.modules()]
+
+
 @pytest.mark.parametrize("rank", [(4, 16), (3, 0), (0, 5)])
 @pytest.mark.parametrize("count", [0, 1, 3, HIDDEN_BATCH + 3, BATCH, BATCH + 1, 2 * BATCH + 3])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_small_batches_on_several_threads_round_like_large_ones(rank, count, threads):
     run = make_run(MODES, None, rank)
     indices = np.random.default_rng(count).integers(-1, [13, 7, 6], (count, 3))
-    before = torch.get_num_threads()
+    before, given = torch.get_num_threads(), fused_of(run.predictor.model)
     expected = run.predictor.predict(indices)
     try:
         torch.set_num_threads(threads)
         served = Serving(run.predictor)
         assert served.predict(indices).tobytes() == expected.tobytes()
         assert torch.get_num_threads() == threads
-        assert all(getattr(one, "fused", None) is None for one in run.predictor.model.modules())  # as it was
+        assert fused_of(run.predictor.model) == given
     finally:
         torch.set_num_threads(before)
     assert served.unseen(indices).tolist() == run.predictor.unseen(indices).tolist()

@@ -212,9 +212,10 @@ def test_candidates_follow_the_number_of_entries():
         return [one.name for one in default_candidates(tensor)]
 
     seeds = ["julia:4/16", "julia:4/16, seed 1", "julia:4/16, seed 2"]
-    assert names(900, (30, 20, 10)) == ["mean+bias+tables+fm:8", "trees", *seeds]
-    assert names(1000, (30, 20, 10)) == ["mean+bias+tables+fm:8", "trees", "cp", *seeds]
-    assert names(6000, (12, 12, 50)) == ["mean+bias+tables+fm:8", "trees", "cp", *seeds]
+    fm, implicit = "mean+bias+tables+fm:8", "mean+bias+tables+fm:8+implicit"
+    assert names(900, (30, 20, 10)) == [fm, "trees", *seeds, implicit]
+    assert names(1000, (30, 20, 10)) == [fm, "trees", "cp", *seeds, implicit]
+    assert names(6000, (12, 12, 50)) == [fm, "trees", "cp", *seeds, implicit]
     assert names(55_000, (40, 40, 60)) == ["cp", "julia:4/16"]
 
 

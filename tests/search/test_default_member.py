@@ -17,7 +17,7 @@ from jointensor.search.ensemble_selection import ErrorProducts
 from jointensor.search.families import FAMILIES, FitOptions
 from jointensor.search.fit_store import FitStore
 from jointensor.search.folds import Folds, fold_entries
-from jointensor.search.portfolio import Candidate
+from jointensor.search.portfolio import Candidate, default_candidates
 from jointensor.search.search import search
 from tests.search.searches import BIAS, COMPONENTS, PLENTY, TABLES, additive, along_days, is_inside, rmse
 
@@ -197,7 +197,12 @@ def test_it_is_as_good_as_the_default_fit_of_the_same_entries_if_that_takes_the_
     data = fold_entries(learnt, (), 0)
     parts, _ = data.default_split(0)
     alone = default_fit(parts, fit_baselines(parts), CPU)
-    found = search(learnt, budget_fits=alone.fits, device="cpu", engine="reference")
+    found = search(
+        learnt,
+        budget_fits=round(sum(one.effort for one in default_candidates(parts.train))),
+        device="cpu",
+        engine="reference",
+    )
     errors = [rmse(one.predict(others.indices), others.values) for one in (alone.predictor, found.predictor)]
     assert errors[1] < 1.005 * errors[0]
 

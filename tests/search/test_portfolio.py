@@ -58,6 +58,16 @@ def test_rows_of_ordered_modes_are_smooth_in_one_of_the_exact_candidates():
     assert exact_candidates(timed)[0].linear == "mean+bias+cp:8+cyclic:2"
 
 
+def test_implicit_feedback_is_tried_by_the_default_fit_of_few_entries_per_label():
+    sparse, _ = make_joint((60, 50, 40), (1, 0), observed=1000, seed=0)
+    assert [one.name for one in default_candidates(sparse)][-1] == "mean+bias+tables+fm:8+implicit"
+    most = replace(SETTINGS, max_small_entries=999)
+    assert not any("implicit" in one.name for one in default_candidates(sparse, most))
+    dense, _ = make_joint((8, 8, 8), (1, 0), observed=500, seed=0)
+    few = replace(SETTINGS, first_rank=1)
+    assert not any("implicit" in one.name for one in default_candidates(dense, few))
+
+
 def test_interpolation_is_fitted_and_refitted():
     """A series is a line: interpolation has it exactly, on entries that were left out and after a refit."""
     cells = np.array([[i, t] for i in range(3) for t in range(20)])
@@ -86,6 +96,6 @@ def test_families_say_what_they_tabulate():
 def test_the_core_has_the_candidates_of_the_default_fit_before_others(shape, observed):
     tensor, _ = make_joint(shape, (1, 0), observed=observed, seed=0)
     core = [one.name for one in candidates_for(tensor) if one.stage == "core"]
-    first = {one.name for one in default_candidates(tensor) if not one.seed}
+    first = {one.name for one in default_candidates(tensor) if not one.seed and one.stage != "richer"}
     baselines = {"bias", "tables", "interp"}
     assert set(core[: len(first | (baselines & set(core)))]) == first | (baselines & set(core))

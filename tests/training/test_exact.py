@@ -57,12 +57,6 @@ def test_engines_give_the_same_predictions(planted):
     np.testing.assert_allclose(first, second, atol=0.02 * float(parts.test.values.std()))
 
 
-def test_fits_by_gradients_use_no_kernels(planted):
-    parts, _ = planted
-    short = Recipe(warm_epochs=1, rounds=1, refine_epochs=1)
-    assert fit(joint(parts), parts, short, engine="numba").engine == "reference"
-
-
 def test_the_ridge_that_validates_best_is_taken():
     """Of noise no component should be left; of a clear CP, nearly all of it."""
     rng = np.random.default_rng(0)
@@ -104,7 +98,6 @@ def test_what_cannot_be_solved_is_descended_and_said(planted, loss, linear, reas
     recipe = replace(EXACT, loss=loss, rounds=1, warm_epochs=1, refine_epochs=2)
     result = fit(joint(parts, linear=linear), parts, recipe, seed=0)
     assert result.notes == [f"the multilinear part is descended, not solved: {reason}"]
-    assert result.engine == "reference"
 
 
 def test_a_half_that_is_solved_second_has_a_ridge_too(planted):

@@ -87,6 +87,7 @@ def _numba() -> Engine:
         solve_rows=numba_rows.solve_rows_numba,
         row_systems=numba_rows.row_systems_numba,
         subtract_terms=numba_chunks.subtract_terms_numba,
+        operations={"cp_values": numba_chunks.cp_values_numba},
         short_operations={"two_layers": linear_relu_linear_16} if multiplies_bfloat16() else {},
         first_use=numba_rows.uncompiled(),
     )
@@ -102,6 +103,11 @@ def _triton() -> Engine:
         short_operations={"two_layers": triton_mlp.linear_relu_linear_short},
         replays_steps=True,
     )
+
+
+def equip_for_predictions(model: nn.Module) -> None:
+    """Give the modules of a model fused operations that work on any device: a predictor can move to another one."""
+    pick_engine("auto", "cpu").equip(model)
 
 
 def linear_relu_linear_16(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:

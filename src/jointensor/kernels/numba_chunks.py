@@ -1,4 +1,4 @@
-"""Loops over chunks of entries, compiled by numba: residuals of g."""
+"""Loops over chunks of entries, compiled by numba: values of CP, and residuals of g."""
 
 from __future__ import annotations
 
@@ -12,9 +12,39 @@ from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
+from jointensor.kernels.cp import cp_values
 from jointensor.kernels.numba_cache import CACHE
 from jointensor.kernels.terms import Terms
-from jointensor.threads import in_threads
+from jointensor.threads import in_threads, threads_for
+
+MIN_PRODUCTS = 20_000_000
+"""Products of numbers that are worth a thread, about 10 ms."""
+
+
+def cp_values_numba(stacked: Tensor, places: Tensor) -> Tensor:
+    """As :func:`jointensor.kernels.cp.cp_values`, which stands for it where gradients are asked for, or on a GPU.
+
+    No product of rows is written to memory: ten times as fast where R is large.
+    """
+    known = stacked.dtype == torch.float32 and stacked.ndim == places.ndim == 2  # a damaged file may have others
+    if stacked.is_cuda or not known or (stacked.requires_grad and torch.is_grad_enabled()):
+        return cp_values(stacked, places)
+    # compiled for one kind of arrays: those of a file may lie anywhere
+    cells = np.require(places.numpy(), np.int64, ("C", "A", "W"))
+    rows = np.require(stacked.detach().numpy(), np.float32, ("C", "A", "W"))
+    if len(cells) and not 0 <= cells.min() <= cells.max() < len(rows):
+        raise IndexError(f"there are rows 0 to {len(rows) - 1}; {cells.min()} to {cells.max()} are asked for")
+    values = np.zeros(len(cells), np.float32)
+    modes, offsets = np.arange(cells.shape[1]), np.zeros(cells.shape[1], np.int64)
+
+    def add(part: slice) -> None:
+        _subtract_products(cells[part], values[part], modes, offsets, rows, np.float32(-1.0))
+
+    with threads_for(len(cells) * rows.shape[1] * cells.shape[1], MIN_PRODUCTS):
+        threads = torch.get_num_threads()
+        edges = [k * len(cells) // threads for k in range(threads + 1)]
+        in_threads(add, [slice(*edge) for edge in pairwise(edges)])
+    return torch.from_numpy(values)
 
 
 def subtract_terms_numba(terms: Terms, indices: Tensor, values: Tensor) -> None:

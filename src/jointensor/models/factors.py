@@ -62,14 +62,3 @@ class Factors(nn.Module):
         tables = zip(self.tables, old.tables, strict=True)
         for table, known in tables:
             table.copy_(grown_table(known.cpu(), len(table), centre=centre))
-
-
-def multiply_modes(rows: Tensor) -> Tensor:
-    """Elementwise product of the rows of all modes, ``(batch, modes, width)`` → ``(batch, width)``.
-
-    One after the other: the gradient of ``prod`` looks for zeros, and a GPU has to wait for the answer.
-    """
-    first, *others = rows.unbind(dim=1)
-    for other in others:
-        first = first * other
-    return first

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError, RunError
+from jointensor.kernels import equip_for_predictions
 from jointensor.models.joint import JointModel, cp_rank, evaluate_in_batches
 from jointensor.models.size import CountAllocations
 from jointensor.predictors.base import CHUNK, PREDICTORS, Arrays, Packed, Predictor, require, whole_numbers
@@ -98,6 +99,9 @@ class JointPredictor(Calibrated):
     calibration: Calibration | None = None
     solved: Solved | None = None
     """Of a model of one half, g, that was solved; ``None`` of all others."""
+
+    def __post_init__(self) -> None:
+        equip_for_predictions(self.model)
 
     @property
     def shape(self) -> tuple[int, ...]:

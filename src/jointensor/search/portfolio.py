@@ -78,8 +78,8 @@ KRIGING = Candidate("tables+kriging", "kriging", 2, stage="core")
 
 def candidates_for(tensor: SparseTensor, settings: SearchSettings = SETTINGS) -> list[Candidate]:
     """Candidates worth trying on a tensor, those of the default fit first."""
-    base = "mean+bias+tables" if tensor.n_modes > 2 else "mean+bias"
-    fm, wide = f"{base}+fm:{settings.fm_width}", f"{base}+fm:{settings.wide_fm_width}"
+    base, fm = _additive(tensor), _pairs(tensor, settings)
+    wide = f"{base}+fm:{settings.wide_fm_width}"
     trees = Candidate("trees", "trees", 5, stage="core", max_share=0.15, min_seconds=_tree_seconds(tensor, settings))
     sampled = [
         Candidate(fm, "gibbs", 3, linear=fm, stage="core", effort=2.0),
@@ -95,15 +95,11 @@ def candidates_for(tensor: SparseTensor, settings: SearchSettings = SETTINGS) ->
     else:
         found += [*exact, julia, trees, *sampled]
     if len(tensor) <= settings.max_implicit_entries:
-        first, second = sorted(np.argsort(tensor.shape)[-2:].tolist())  # the modes with most labels
-        implicit = f"+implicit:{first}/{second}+implicit:{second}/{first}"
-        with_fm = f"{fm}+implicit"
-        found += [
-            Candidate(with_fm, "gibbs", 4, linear=fm + implicit, stage="richer", effort=5.0),
-            Candidate(
-                f"{wide}+implicit", "gibbs", 12, linear=wide + implicit, stage="richer", after=with_fm, effort=12.0
-            ),
-        ]
+        with_fm, implicit = implicit_candidate(tensor, settings), _implicit(tensor)
+        wider = Candidate(
+            f"{wide}+implicit", "gibbs", 12, linear=wide + implicit, stage="richer", after=with_fm.name, effort=12.0
+        )
+        found += [with_fm, wider]
     smooth = _smooth(tensor)
     if smooth:
         found.append(Candidate(f"{fm}+smooth", "gibbs", 4, linear=fm + smooth, stage="richer", effort=2.5))
@@ -118,17 +114,39 @@ def candidates_for(tensor: SparseTensor, settings: SearchSettings = SETTINGS) ->
 
 def default_candidates(tensor: SparseTensor, settings: SearchSettings = SETTINGS) -> list[Candidate]:
     """Candidates of the default fit, in the order in which they are fitted."""
-    base = "mean+bias+tables" if tensor.n_modes > 2 else "mean+bias"
-    fm = f"{base}+fm:{settings.fm_width}"
-    found = [KRIGING] if axes_of(tensor.modes) else []
-    if _is_sparse(tensor, settings) and len(tensor) <= settings.max_sampled_entries:
+    fm, found = _pairs(tensor, settings), [KRIGING] if axes_of(tensor.modes) else []
+    sparse = _is_sparse(tensor, settings)
+    if sparse and len(tensor) <= settings.max_sampled_entries:
         found += [Candidate(fm, "gibbs", 3, linear=fm), Candidate("trees", "trees", 5)]
     found += [*exact_candidates(tensor, settings), Candidate("julia:4/16", "joint", 6, (4, 16))]
     if len(tensor) <= settings.max_repeated_entries:
         found += [
             Candidate(f"julia:4/16, seed {k}", "joint", 6, (4, 16), seed=k) for k in range(1, settings.n_repeated_fits)
         ]
+    if sparse and len(tensor) <= settings.max_small_entries:
+        found.append(implicit_candidate(tensor, settings))
     return found
+
+
+def implicit_candidate(tensor: SparseTensor, settings: SearchSettings = SETTINGS) -> Candidate:
+    """Pairs of modes with implicit feedback between the two modes that have most labels."""
+    fm = _pairs(tensor, settings)
+    return Candidate(f"{fm}+implicit", "gibbs", 4, linear=fm + _implicit(tensor), stage="richer", effort=5.0)
+
+
+def _implicit(tensor: SparseTensor) -> str:
+    first, second = sorted(np.argsort(tensor.shape)[-2:].tolist())
+    return f"+implicit:{first}/{second}+implicit:{second}/{first}"
+
+
+def _additive(tensor: SparseTensor) -> str:
+    """Blocks of numbers."""
+    return "mean+bias+tables" if tensor.n_modes > 2 else "mean+bias"
+
+
+def _pairs(tensor: SparseTensor, settings: SearchSettings) -> str:
+    """The same with a factorisation machine."""
+    return f"{_additive(tensor)}+fm:{settings.fm_width}"
 
 
 def exact_candidates(tensor: SparseTensor, settings: SearchSettings = SETTINGS) -> list[Candidate]:

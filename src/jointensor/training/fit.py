@@ -251,7 +251,6 @@ def finish(
     collapsed = [f"block '{name}' ended at zero: the ridge that validated best is large" for name in best.collapsed]
     notes = state.notes + collapsed
     offered = kernels.offered(short=recipe.precision == "short")
-    pick_engine("reference", processes.device.type).equip(model)  # a predictor can move to any device
     by_als = recipe.linear_solver == "als" and model.nonlinear is None
     solved = Solved(best.ridge, best.solutions) if by_als and best.ridge is not None else None
     predictor = JointPredictor(model.eval(), fallback, solved=solved)

@@ -9,9 +9,10 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor
 
+from jointensor.kernels.cp import cp_values
 from jointensor.models.blocks.base import Block, SolveSteps
 from jointensor.models.blocks.growth import NewEntries, solve_new_rows
-from jointensor.models.factors import Factors, grown_table, multiply_modes
+from jointensor.models.factors import Factors, grown_table
 
 
 class FactorBlock(Block):
@@ -67,11 +68,8 @@ class Product(FactorBlock):
 
     def forward(self, indices: Tensor) -> Tensor:
         """Values of the entries, ``(batch, all modes)`` → ``(batch,)``."""
-        indices = self.columns(indices)
-        if self.fused is not None:
-            return self.fused(self.factors.stacked, self.factors.places(indices))
-        rows = self.factors(indices)
-        return multiply_modes(rows).sum(dim=1)  # (batch, modes, rank) → (batch, rank) → (batch,)
+        values = cp_values if self.fused is None else self.fused
+        return values(self.factors.stacked, self.factors.places(self.columns(indices)))
 
     def solve(self, steps: SolveSteps) -> None:
         """Rows of one mode after the other."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from jointensor.errors import ConfigError
-from jointensor.models.factors import multiply_modes
+from jointensor.kernels.cp import multiply_modes
 from jointensor.models.nonlinear.activations import make_activation
 from jointensor.models.nonlinear.avocado import hidden_layers
 from jointensor.models.nonlinear.base import Nonlinear, nonlinear_parts
