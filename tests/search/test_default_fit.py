@@ -124,6 +124,15 @@ def test_a_label_that_only_validation_entries_have_is_known_in_the_end():
     assert not found.predictor.unseen(cell).any()
 
 
+def test_members_that_depend_on_chance_are_the_mean_of_both_fits():
+    found = fitted(planted("bias", 0), candidates=[Candidate("trees", "trees", 5)])
+    before, after = ({one.name: one.fits for one in mean.members} for mean in (found.validated, found.predictor))
+    assert {name: len(fits) for name, fits in before.items()} == {"tables": 1, "trees": 1}
+    assert {name: len(fits) for name, fits in after.items()} == {"tables": 1, "trees": 2}
+    assert after["trees"][0] is before["trees"][0]
+    assert after["tables"][0] is not before["tables"][0]
+
+
 def test_a_refit_that_fails_leaves_the_member_as_it_was(monkeypatch):
     class Once(Family):
         def fit(self, candidate, train, valid, options):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -194,7 +194,8 @@ def default_fit(
                 fits += result.part is not None
     errors = ErrorProducts.of(tried.predictions, parts.valid.values)
     weights = errors.best_weights(options.settings)
-    validated, residuals = _corrected(parts, _mean_of(parts.train, tried.fitted, weights, baselines["bias"]))
+    fitted = {name: (tried.fitted[name],) for name in weights}
+    validated, residuals = _corrected(parts, _mean_of(parts.train, fitted, weights, baselines["bias"]))
     refitting = _Refitting(parts, tried, BASELINES | {one.name: one for one in chosen}, options, workers)
     again = refitting.members(weights, interruption, lambda seconds: clock() + seconds < end, on_note)
     refit = not interruption.happened and clock() < end
@@ -256,11 +257,19 @@ class _Refitting:
         entries = self.entries()
         fallback = family_of(BIAS).refit(BIAS, [bias], entries, self.options)
         weights = {one.name: one.weight for one in validated.members}
-        mean = _mean_of(entries, self.tried.fitted | again, weights, fallback)
+        mean = _mean_of(entries, self._fits(weights, again), weights, fallback)
         if not validated.residual_models:
             return mean
         residuals = entries.values - mean.weighted_mean(entries.indices)  # (entries,)
         return replace(mean, residual_models=refit_kriging(validated.residual_models, entries, residuals))
+
+    def _fits(self, names: Iterable[str], again: Mapping[str, Predictor]) -> dict[str, tuple[Predictor, ...]]:
+        """Fits whose mean every member is: of a random one, one value far off is in one of its two fits only."""
+        found: dict[str, tuple[Predictor, ...]] = {}
+        for name in names:
+            both = name not in again or family_of(self.candidates[name]).random
+            found[name] = ((self.tried.fitted[name],) if both else ()) + ((again[name],) if name in again else ())
+        return found
 
     def entries(self) -> SparseTensor:
         """Training and validation entries."""
@@ -277,12 +286,12 @@ class _Refitting:
 
 
 def _mean_of(
-    entries: SparseTensor, fitted: Mapping[str, Predictor], weights: Mapping[str, float], bias: Predictor
+    entries: SparseTensor, fits: Mapping[str, tuple[Predictor, ...]], weights: Mapping[str, float], bias: Predictor
 ) -> Ensemble:
     """The weighted mean of members that were fitted to some entries."""
     assert isinstance(bias, Tables)  # a baseline of every run
     values = entries.values
-    members = tuple(Member(name, weight, (fitted[name],)) for name, weight in weights.items())
+    members = tuple(Member(name, weight, fits[name]) for name, weight in weights.items())
     return Ensemble(members, (), bias, float(values.min()), float(values.max()), name="mixture")
 
 

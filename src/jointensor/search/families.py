@@ -77,6 +77,8 @@ class Family(ABC):
 
     refits = True
     """Whether one fit to all entries predicts in the end; else the mean of the fits to all folds but one."""
+    random = False
+    """Whether two fits to nearly the same entries differ by chance, so that their mean is safer than either."""
 
     @abstractmethod
     def fit(self, candidate: Candidate, train: SparseTensor, valid: SparseTensor, options: FitOptions) -> Predictor:
@@ -194,6 +196,8 @@ def _kriged(tables: Tables, bias: Tables, train: SparseTensor, options: FitOptio
 class TreesFamily(Family):
     """Boosted trees on target encoding."""
 
+    random = True
+
     def fit(self, candidate: Candidate, train: SparseTensor, valid: SparseTensor, options: FitOptions) -> Predictor:
         """As many trees as validate best."""
         seed, seconds = options.seed, options.seconds
@@ -262,7 +266,7 @@ class JointFamily(Family):
 class GibbsFamily(JointFamily):
     """Multilinear parts drawn by Gibbs sampling. Draws are averaged already, so that one refit predicts."""
 
-    refits = True
+    refits, random = True, True
 
     def recipe_changes(self, *, small: bool) -> dict[str, Any]:
         """The sampler, and its chain."""
