@@ -72,8 +72,9 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
     loss
         ``squared``, ``absolute``, ``huber`` or ``kl``; ``None`` takes the recipe's.
     validation_fraction
-        Share of the entries, rounded down, that decides when to stop instead of being learnt from. With 0,
-        or too few entries for one, the training error decides.
+        Share of the entries, rounded down, that decides when to stop instead of being learnt from; without a rank,
+        and settings of a single model, it chooses and is learnt from afterwards. With 0, or too few entries for one,
+        the training error decides.
     duplicates
         What rows that share all their labels become: one entry with their ``mean``, ``sum``, ``count`` or
         ``last`` value, or an ``error``. Files with such rows are refused unless told otherwise; here
@@ -114,7 +115,7 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
     history_
         One dict per epoch of a single model.
     outcome_
-        How training ended: ``converged``, ``budget``, ``diverged`` or ``dead``.
+        How training ended: ``converged``, ``budget``, ``interrupted``, ``diverged`` or ``dead``.
 
     Examples
     --------

@@ -26,6 +26,7 @@ from jointensor.runs.folder import load_run
 from jointensor.runs.pipeline import resume, run
 from jointensor.search.default_fit import default_fit
 from jointensor.search.families import FAMILIES, Family, FitOptions
+from jointensor.search.interruption import StopRequested
 from jointensor.search.portfolio import Candidate, default_candidates
 from tests.search.searches import FakeClock
 
@@ -166,7 +167,47 @@ def test_without_time_for_a_refit_there_is_none(monkeypatch):
         clock=clock,
     )  # fmt: skip
     assert "timed" in {one.name for one in found.predictor.members}
-    assert found.refit  # baselines take no time
+
+
+def test_a_refit_has_the_time_that_is_left(monkeypatch):
+    clock, seen = FakeClock(), []
+
+    class Timed(Family):
+        def fit(self, candidate, train, valid, options):
+            clock.now += 30
+            return FAMILIES["joint"].fit(CP, train, valid, replace(options, seconds=math.inf))
+
+        def refit(self, candidate, fits, tensor, options):
+            seen.append(options.seconds)
+            clock.now += 80  # longer than it may
+            return fits[0]
+
+    monkeypatch.setitem(FAMILIES, "timed", Timed())
+    found = fitted(
+        planted("cp", 0), candidates=[Candidate("timed", "timed", 9)], options=replace(OPTIONS, seconds=100.0),
+        clock=clock,
+    )  # fmt: skip
+    assert seen == [70]
+    assert (found.refit, found.outcome) == (True, "budget")  # what is finished is used
+
+
+def test_a_refit_that_is_stopped_is_not_used(monkeypatch):
+    asked = []
+
+    class Stopped(Family):
+        def fit(self, candidate, train, valid, options):
+            return FAMILIES["joint"].fit(CP, train, valid, replace(options, stopping=lambda: False))
+
+        def refit(self, candidate, fits, tensor, options):
+            asked.append(True)
+            raise StopRequested
+
+    monkeypatch.setitem(FAMILIES, "stopped", Stopped())
+    options = replace(OPTIONS, stopping=lambda: bool(asked))
+    found = fitted(planted("cp", 0), candidates=[Candidate("stopped", "stopped", 9)], options=options)
+    assert found.outcome == "interrupted"
+    before, after = ({one.name: one.fits for one in mean.members} for mean in (found.validated, found.predictor))
+    assert after["stopped"] == before["stopped"]
 
 
 class FailingFamily(Family):
@@ -249,7 +290,8 @@ def source(tmp_path):
 
 def test_a_run_without_a_rank_is_one(source, tmp_path):
     result = run(RunConfig(str(source), device="cpu"), tmp_path / "run")
-    assert result.returned == {"model": "mixture", "refit": True}
+    members = {row["name"] for row in result.search["trials"] if row["weight"]}
+    assert result.returned == {"model": "mixture", "refit": any("julia" not in name for name in members)}
     assert result.valid["n"] == 48  # a tenth of four fifths
     assert result.test["rmse"] < result.baselines["bias"]["test"]["rmse"]
     assert {"mean", "bias", "tables", "julia:4/16"} <= {row["name"] for row in result.search["trials"]}

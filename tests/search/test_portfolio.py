@@ -99,3 +99,12 @@ def test_the_core_has_the_candidates_of_the_default_fit_before_others(shape, obs
     first = {one.name for one in default_candidates(tensor) if not one.seed and one.stage != "richer"}
     baselines = {"bias", "tables", "interp"}
     assert set(core[: len(first | (baselines & set(core)))]) == first | (baselines & set(core))
+
+
+def test_a_warm_up_of_exact_candidates_has_every_rank():
+    tensor, _ = make_joint((12, 12, 24), (1, 0), observed=3000, seed=0)
+    timed = SparseTensor(tensor.indices, tensor.values, (*tensor.modes[:2], Mode("hour", 24, order="cyclic")))
+    smooth, plain = exact_candidates(timed)
+    assert [one.rank[0] for one in family_of(plain).warmup_candidates(plain)] == [8, 16, 32, 64, 128]
+    blocks = [one.linear for one in family_of(smooth).warmup_candidates(smooth)]
+    assert blocks == [f"mean+bias+cp:{rank}+cyclic:2" for rank in (8, 16, 32, 64, 128)]

@@ -96,3 +96,29 @@ def test_draws_of_smooth_numbers_are_those_of_their_joint_posterior():
     mean = total / draws
     torch.testing.assert_close(mean, covariance @ sums, atol=0.04, rtol=0)  # neighbouring draws are alike
     torch.testing.assert_close(squares / draws - mean.square(), covariance.diagonal(), atol=0.02, rtol=0.1)
+
+
+@pytest.mark.parametrize("engine", ["reference", "numba"])
+def test_every_other_row_is_solved_with_its_own_ridge(monkeypatch, engine):
+    """Labels with very different numbers of entries, against the normal equations of every row."""
+    monkeypatch.setattr("jointensor.solvers.als.rebalance", lambda tables: None)
+    torch.manual_seed(1)
+    g = Multilinear((6, 5), "cp:2+smooth:1")
+    for parameter in g.parameters():
+        torch.nn.init.normal_(parameter)
+    indices = torch.tensor([(i % 6, day) for day in range(5) for i in range(3 + 4 * day)])
+    targets = torch.randn(len(indices))
+    als = Als(g, SystemsInMemory(g, indices, pick_engine(engine, "cpu")), spread=1.0)
+    als.ridge, als.smoothness = 0.3, 10.0
+    solved = g.blocks["cp"].tables[1].double().clone()
+    als.sweep(targets)
+    first, days = (table.double() for table in g.blocks["cp"].tables)
+    counts = torch.bincount(indices[:, 1]).double()
+    stiffness = 10.0 * 0.3 * counts.mean()
+    for day in (0, 2, 4, 1, 3):  # even days from the odd ones before the sweep, then odd days from the even ones
+        here = indices[:, 1] == day
+        rows = first[indices[here, 0]]  # (entries, R)
+        near = (solved[day - 1 if day else 1] + solved[day + 1 if day < 4 else 3]) / 2
+        system = rows.T @ rows + (0.3 * counts[day] + stiffness) * torch.eye(2, dtype=torch.float64)
+        solved[day] = torch.linalg.solve(system, rows.T @ targets[here].double() + stiffness * near)
+    torch.testing.assert_close(days, solved, rtol=1e-3, atol=1e-3)

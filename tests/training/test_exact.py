@@ -57,6 +57,14 @@ def test_engines_give_the_same_predictions(planted):
     np.testing.assert_allclose(first, second, atol=0.02 * float(parts.test.values.std()))
 
 
+def test_a_network_by_gradients_uses_no_kernels(planted):
+    parts, _ = planted
+    short = Recipe(warm_epochs=1, rounds=1, refine_epochs=1)
+    network, both = JointModel(parts.train.shape, (0, 2)), joint(parts)
+    assert fit(network, parts, short, engine="numba").engine == "reference"
+    assert fit(both, parts, short, engine="numba").engine == "numba"  # values of its components
+
+
 def test_the_ridge_that_validates_best_is_taken():
     """Of noise no component should be left; of a clear CP, nearly all of it."""
     rng = np.random.default_rng(0)

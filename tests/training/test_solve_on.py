@@ -107,6 +107,15 @@ def test_solutions_that_are_finished_are_enough_where_it_is_stopped():
     np.testing.assert_array_equal(found.predict(parts.test.indices), first.predict(parts.test.indices))
 
 
+def test_with_very_many_labels_the_first_solution_of_every_fit_is_enough(monkeypatch):
+    parts = noisy()
+    fits = [solved(parts, solutions=3), solved(parts, seed=1, solutions=3)]
+    assert min(one.solved.solutions for one in fits) > 1
+    monkeypatch.setattr("jointensor.training.solve_on.MAX_NUMBERS", 2 * 4 * sum(parts.train.shape))
+    few = solve_on(fits, parts.train, RECIPE, **CPU)
+    assert few.model.rank == (8, 0)  # one of each fit
+
+
 def test_a_network_is_not_solved_on():
     parts = noisy()
     recipe = make_recipe("default", fall_back=False, restarts=0, refine_epochs=1, warm_epochs=1)

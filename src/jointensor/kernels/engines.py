@@ -55,6 +55,11 @@ class Engine:
         """The fused operations of this engine; ``short`` allows rounded products."""
         return {**self.operations, **self.short_operations} if short else self.operations
 
+    def serves(self, model: nn.Module, *, short: bool) -> bool:
+        """Whether it has a fused operation for one of the modules of a model."""
+        offered = self.offered(short=short)
+        return any(getattr(module, "fuses", None) in offered for module in model.modules())
+
     def equip(self, model: nn.Module, *, short: bool = False) -> None:
         """Give the modules of a model the fused operations of this engine."""
         offered = self.offered(short=short)

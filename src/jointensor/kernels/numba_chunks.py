@@ -22,12 +22,12 @@ MIN_PRODUCTS = 20_000_000
 
 
 def cp_values_numba(stacked: Tensor, places: Tensor) -> Tensor:
-    """As :func:`jointensor.kernels.cp.cp_values`, which stands for it where gradients are asked for, or on a GPU.
+    """As :func:`jointensor.kernels.cp.cp_values`, which stands for it where gradients are asked for, or not on the CPU.
 
     No product of rows is written to memory: ten times as fast where R is large.
     """
     known = stacked.dtype == torch.float32 and stacked.ndim == places.ndim == 2  # a damaged file may have others
-    if stacked.is_cuda or not known or (stacked.requires_grad and torch.is_grad_enabled()):
+    if stacked.device.type != "cpu" or not known or (stacked.requires_grad and torch.is_grad_enabled()):
         return cp_values(stacked, places)
     # compiled for one kind of arrays: those of a file may lie anywhere
     cells = np.require(places.numpy(), np.int64, ("C", "A", "W"))

@@ -98,7 +98,7 @@ class JointPredictor(Calibrated):
     """Which of the two predicts entries whose labels were all seen."""
     calibration: Calibration | None = None
     solved: Solved | None = None
-    """Of a model of one half, g, that was solved; ``None`` of all others."""
+    """Of a model of one half, g, that was solved with one ridge; ``None`` of all others."""
 
     def __post_init__(self) -> None:
         equip_for_predictions(self.model)

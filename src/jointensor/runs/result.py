@@ -21,7 +21,8 @@ class TrainingRecord:
     """What ``metrics.json`` says of the training stage, whether it was one fit or a search."""
 
     returned: dict[str, Any]
-    """Which model was kept, whether it was trained on all entries, and the joint model's figures if it was not kept."""
+    """Which model was kept; whether it has learnt from further entries in the end (all of them with ``--refit``, those
+    for validation in a mixture or a search); and the joint model's figures if it was not kept."""
     outcome: str
     """``converged``, ``budget``, ``diverged``, ``dead``, or ``interrupted``."""
     interrupted: bool

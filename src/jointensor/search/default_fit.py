@@ -47,7 +47,7 @@ class DefaultFit:
     validated: Ensemble
     """The same before: its errors on the validation entries are those that chose its weights."""
     refit: bool
-    """Whether that was done: not where there was no time, or somebody stopped it."""
+    """Whether any has: not where there was no time, and not networks."""
     trials: list[dict[str, Any]]
     """A row per member: name, RMSE on validation entries, seconds, weight, share of the squared error that it removes,
     failure."""
@@ -196,14 +196,14 @@ def default_fit(
     weights = errors.best_weights(options.settings)
     fitted = {name: (tried.fitted[name],) for name in weights}
     validated, residuals = _corrected(parts, _mean_of(parts.train, fitted, weights, baselines["bias"]))
-    refitting = _Refitting(parts, tried, BASELINES | {one.name: one for one in chosen}, options, workers)
-    again = refitting.members(weights, interruption, lambda seconds: clock() + seconds < end, on_note)
-    refit = not interruption.happened and clock() < end
-    predictor = refitting.ensemble(validated, again, baselines["bias"]) if refit else validated
+    known = BASELINES | {one.name: one for one in chosen}
+    refitting = _Refitting(parts, tried, known, options, workers, end, clock)
+    again = refitting.members(weights, interruption, on_note)
     outcome = "interrupted" if interruption.happened else "budget" if clock() >= end else "converged"
+    predictor = refitting.ensemble(validated, again, baselines["bias"]) if again else validated
     rows = tried.rows(weights, errors.gains(weights, options.settings))
     kept = list(residuals.notes[: len(residuals.models)])
-    return DefaultFit(predictor, validated, refit, rows, kept, fits, outcome)
+    return DefaultFit(predictor, validated, bool(again), rows, kept, fits, outcome)
 
 
 @dataclass(frozen=True)
@@ -216,12 +216,14 @@ class _Refitting:
     """By name, baselines among them."""
     options: FitOptions
     workers: Workers
+    end: float
+    """When there is no more time, by the clock."""
+    clock: Clock
 
     def members(
         self,
         weights: Mapping[str, float],
         interruption: Interruption,
-        affords: Callable[[float], bool],
         on_note: Callable[[str], None],
     ) -> dict[str, Predictor]:
         """Members that were fitted again, by name.
@@ -232,15 +234,13 @@ class _Refitting:
             Of all members. Those whose family stops by validation entries are not fitted again.
         interruption
             Ends it, with the members that are finished.
-        affords
-            Whether there is time for a fit that takes so many seconds.
         on_note
             Called with a line for the user.
         """
         if interruption.happened:
             return {}
         entries, names = self.entries(), [name for name in weights if family_of(self.candidates[name]).refits]
-        jobs = [Job(partial(self._fit, name, entries), partial(affords, self.tried.seconds[name])) for name in names]
+        jobs = [Job(partial(self._fit, name, entries), partial(self._affords, name)) for name in names]
         found: dict[str, Predictor] = {}
         with interruption.ends_stage():
             for name, result in zip(
@@ -253,13 +253,18 @@ class _Refitting:
         return found
 
     def ensemble(self, validated: Ensemble, again: dict[str, Predictor], bias: Predictor) -> Ensemble:
-        """The mean with these members, and with kriging of what it leaves of all entries."""
+        """The mean with these members, and with kriging of what it leaves of all entries.
+
+        Residuals of entries that most members have not seen are larger, and are not kriged together with the others.
+        """
         entries = self.entries()
         fallback = family_of(BIAS).refit(BIAS, [bias], entries, self.options)
         weights = {one.name: one.weight for one in validated.members}
-        mean = _mean_of(entries, self._fits(weights, again), weights, fallback)
-        if not validated.residual_models:
-            return mean
+        fits = self._fits(weights, again)
+        mean = _mean_of(entries, fits, weights, fallback)
+        refitted = sum(weight / len(fits[name]) for name, weight in weights.items() if name in again)
+        if not validated.residual_models or refitted < self.options.settings.min_refitted_share:
+            return replace(mean, residual_models=validated.residual_models)
         residuals = entries.values - mean.weighted_mean(entries.indices)  # (entries,)
         return replace(mean, residual_models=refit_kriging(validated.residual_models, entries, residuals))
 
@@ -275,10 +280,15 @@ class _Refitting:
         """Training and validation entries."""
         return join(self.parts.train, self.parts.valid)
 
+    def _affords(self, name: str) -> bool:
+        cost = family_of(self.candidates[name]).refit_cost * self.tried.seconds[name]
+        return self.clock() + cost < self.end
+
     def _fit(self, name: str, entries: SparseTensor) -> FitResult:
         candidate = self.candidates[name]
+        options = replace(self.options, seconds=max(self.end - self.clock(), 0.0))
         try:
-            part = family_of(candidate).refit(candidate, [self.tried.fitted[name]], entries, self.options)
+            part = family_of(candidate).refit(candidate, [self.tried.fitted[name]], entries, options)
         except FAILURES as error:
             return FitResult(failure=str(error).partition("\n")[0])
         finite = np.isfinite(part.predict(self.parts.valid.indices)).all()

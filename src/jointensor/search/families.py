@@ -89,6 +89,9 @@ class Family(ABC):
         del fits
         return self.fit(candidate, tensor, _no_entries(tensor), options)
 
+    refit_cost = 1.0
+    """Seconds of a refit as a share of those of the first fit."""
+
     def n_averaged(self, settings: SearchSettings) -> int:
         """Fits to all entries, from different seeds, whose mean predicts if there is budget for them."""
         del settings
@@ -280,20 +283,26 @@ class GibbsFamily(JointFamily):
 class ExactFamily(JointFamily):
     """Multilinear parts solved exactly, with R chosen by validation. Solutions are averaged already."""
 
-    refits = True
+    refits, refit_cost = True, 0.25
 
     def refit(self, candidate: Candidate, fits: Sequence[Any], tensor: SparseTensor, options: FitOptions) -> Predictor:
         """The mean of the solutions of all fits, each solved on with all entries."""
         del candidate
         recipe = make_recipe("default")
-        return solve_on(fits, tensor, recipe, device=options.device, engine=options.engine, stopping=options.stopping)
+        found = solve_on(fits, tensor, recipe, device=options.device, engine=options.engine, stopping=options.stopping)
+        if options.stopping():
+            raise StopRequested
+        return found
 
     def warmup_candidates(self, candidate: Candidate) -> list[Candidate]:
         """One of every rank: kernels for a GPU are compiled for each."""
         ranks = [candidate.rank[0]]
         while 2 * ranks[-1] <= MAX_RANK:
             ranks.append(2 * ranks[-1])
-        return [replace(candidate, rank=(rank, 0)) for rank in ranks]
+        first = f"cp:{ranks[0]}"
+        return [
+            replace(candidate, rank=(rank, 0), linear=candidate.linear.replace(first, f"cp:{rank}")) for rank in ranks
+        ]
 
     def recipe_changes(self, *, small: bool) -> dict[str, Any]:
         """R doubles for as long as that validates better, and solutions are averaged."""

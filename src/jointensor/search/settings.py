@@ -89,6 +89,10 @@ class SearchSettings:
     trees_averaged: int = 4
     """Fits of boosted trees whose mean is returned: each leaves other entries out of its target encoding."""
 
+    min_refitted_share: float = 0.5
+    """Weight of the members of a default fit that have seen the validation entries, for kriging to use residuals of
+    these, too."""
+
     # --- portfolio
     first_rank: int = 8
     """Components that the multilinear part of a candidate starts with before it grows."""

@@ -128,7 +128,7 @@ class SystemsInMemory(Systems):
             part = view.remember(f"rows from {rows.start}", lambda: view.every_other(rows))
             some, mean = out[rows].contiguous(), None if prior.mean is None else prior.mean[rows].contiguous()
             entries = RowEntries(part, others, targets, self.weights)
-            values = self.engine.solve_rows(entries, prior.ridge[rows], some, prior=mean, evaluate=last)
+            values = self.engine.solve_rows(entries, prior.ridge[rows].contiguous(), some, prior=mean, evaluate=last)
             out[rows] = some
             if last:
                 here = part.order.long()

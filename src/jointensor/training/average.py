@@ -94,8 +94,6 @@ def n_solutions(model: JointModel, single: Snapshot | None) -> int:
 def solutions_of(model: JointModel, count: int) -> list[Snapshot]:
     """The solutions whose mean a model is; their biases are those of the mean."""
     state = {name: value.detach().clone() for name, value in model.state_dict().items()}
-    if CP_FACTORS not in state:
-        return [state]
     factors = state[CP_FACTORS].chunk(count, dim=1)
     return [state | {CP_FACTORS: count ** (1 / len(model.shape)) * one} for one in factors]
 

@@ -250,7 +250,7 @@ def finish(
     best = state.attempts[state.best_attempt]
     collapsed = [f"block '{name}' ended at zero: the ridge that validated best is large" for name in best.collapsed]
     notes = state.notes + collapsed
-    offered = kernels.offered(short=recipe.precision == "short")
+    used = kernels.serves(model, short=recipe.precision == "short")
     by_als = recipe.linear_solver == "als" and model.nonlinear is None
     solved = Solved(best.ridge, best.solutions) if by_als and best.ridge is not None else None
     predictor = JointPredictor(model.eval(), fallback, solved=solved)
@@ -267,7 +267,7 @@ def finish(
         seed=trainer.seed,
         seconds=trainer.clock() - begin,
         recipe=recipe,
-        engine=kernels.name if best.ridge is not None or offered else "reference",
+        engine=kernels.name if best.ridge is not None or used else "reference",
         ridge=best.ridge,
         first=best.first,
         collapsed=list(best.collapsed),

@@ -12,7 +12,7 @@ import torch
 from jointensor.data.store import Entries
 from jointensor.data.tensor import SparseTensor
 from jointensor.kernels import pick_engine
-from jointensor.models.joint import JointModel
+from jointensor.models.joint import CP_FACTORS, JointModel
 from jointensor.predictors.joint import JointPredictor
 from jointensor.predictors.tables import refit_tables
 from jointensor.solvers.als import Als
@@ -21,6 +21,9 @@ from jointensor.training.average import mean_of_solutions, solutions_of
 from jointensor.training.fit import pick_device
 from jointensor.training.recipe import Recipe
 from jointensor.training.state import Snapshot
+
+MAX_NUMBERS = 1 << 26
+"""Numbers in the factor matrices of the mean, at most (256 MiB): with very many labels fewer solutions are taken."""
 
 SWEEPS_ON = 2
 """Sweeps of every solution: further ones change the error on new entries by less than 0.1 %."""
@@ -35,7 +38,9 @@ def solve_on(
     engine: str = "auto",
     stopping: Callable[[], bool] = lambda: False,
 ) -> JointPredictor:
-    """The mean of all solutions of some fits, each solved on with the entries of a tensor.
+    """The mean of the solutions of some fits, each solved on with the entries of a tensor.
+
+    The first solutions of all fits come before the second ones; how many are taken is a question of memory.
 
     Parameters
     ----------
@@ -48,7 +53,7 @@ def solve_on(
     device, engine
         As of :func:`~jointensor.training.fit.fit`.
     stopping
-        Asked between sweeps; the solutions that are finished then are enough.
+        Asked between solutions; those that are finished then are enough.
 
     Raises
     ------
@@ -58,26 +63,37 @@ def solve_on(
     place = pick_device(device)
     kernels, train = pick_engine(engine, place.type), Entries.of(tensor, place).by_last_mode()
     model = copy.deepcopy(fits[0].model).to(place)
-    if model.multilinear is None:
-        raise RuntimeError("a model without a multilinear half is not solved")
+    if model.multilinear is None or model.multilinear.cp is None:
+        raise RuntimeError("a model without components cannot be solved on")
     als = Als(model.multilinear, SystemsInMemory(model.multilinear, train.indices, kernels),
               spread=train.moments()[1] or 1.0)  # fmt: skip
     als.pull, als.smoothness = recipe.pull, recipe.smoothness
     found: list[Snapshot] = []
-    for one in fits:
-        if one.solved is None:
-            raise RuntimeError("a model that was not solved cannot be solved on")
-        als.ridge = one.solved.ridge
-        for solution in solutions_of(one.model, one.solved.solutions):
-            if found and stopping():
-                break
-            _sweep_from(model, als, solution, train)
-            if math.isfinite(als.systems.mean_squared_error()):
-                found.append({name: value.detach().clone() for name, value in model.state_dict().items()})
+    numbers = 0
+    for ridge, solution in _in_turn(fits):
+        numbers += solution[CP_FACTORS].numel()
+        if found and (stopping() or numbers > MAX_NUMBERS):
+            break
+        als.ridge = ridge
+        _sweep_from(model, als, solution, train)
+        if math.isfinite(als.systems.mean_squared_error()):
+            found.append({name: value.detach().clone() for name, value in model.state_dict().items()})
     if not found:
         raise RuntimeError("the exact solutions are not finite with more entries")
     model.take(mean_of_solutions(found, len(model.shape)))
     return replace(fits[0], model=model.eval(), fallback=refit_tables(fits[0].fallback, tensor), solved=None)
+
+
+def _in_turn(fits: Sequence[JointPredictor]) -> list[tuple[float, Snapshot]]:
+    """Ridges and solutions: the first solution of every fit, then the second ones."""
+    queues = []
+    for one in fits:
+        if one.solved is None:
+            raise RuntimeError("a model that was not solved cannot be solved on")
+        ridge = one.solved.ridge
+        queues.append([(ridge, solution) for solution in solutions_of(one.model, one.solved.solutions)])
+    most = max(len(queue) for queue in queues)
+    return [queue[k] for k in range(most) for queue in queues if k < len(queue)]
 
 
 @torch.no_grad()
