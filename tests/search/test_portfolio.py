@@ -58,6 +58,13 @@ def test_rows_of_ordered_modes_are_smooth_in_one_of_the_exact_candidates():
     assert exact_candidates(timed)[0].linear == "mean+bias+cp:8+cyclic:2"
 
 
+def test_the_mean_of_exact_solutions_has_fewer_of_them_where_entries_are_many():
+    tensor, _ = make_joint((12, 12, 24), (1, 0), observed=3000, seed=0)
+    assert [one.options for one in exact_candidates(tensor)] == [{"solutions": 4}]
+    most = replace(SETTINGS, max_averaged_entries=2999)
+    assert [one.options for one in exact_candidates(tensor, most)] == [{"solutions": 2}]
+
+
 def test_implicit_feedback_is_tried_by_the_default_fit_of_few_entries_per_label():
     sparse, _ = make_joint((60, 50, 40), (1, 0), observed=1000, seed=0)
     assert [one.name for one in default_candidates(sparse)][-1] == "mean+bias+tables+fm:8+implicit"

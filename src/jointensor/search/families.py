@@ -46,10 +46,6 @@ MAX_RANK = 128
 """Components up to which the multilinear part of a candidate grows."""
 
 
-SOLUTIONS = 4
-"""Exact solutions whose mean a candidate is, at most: each removes about as much of the error as those before left."""
-
-
 @dataclass(frozen=True)
 class FitOptions:
     """What decides a fit beside its candidate and its entries."""
@@ -305,9 +301,9 @@ class ExactFamily(JointFamily):
         ]
 
     def recipe_changes(self, *, small: bool) -> dict[str, Any]:
-        """R doubles for as long as that validates better, and solutions are averaged."""
+        """R doubles for as long as that validates better; how many solutions are averaged, the candidate says."""
         del small
-        return {"max_rank": MAX_RANK, "solutions": SOLUTIONS, "restarts": 0}
+        return {"max_rank": MAX_RANK, "restarts": 0}
 
 
 FAMILIES: dict[str, Family] = {

@@ -157,7 +157,8 @@ def exact_candidates(tensor: SparseTensor, settings: SearchSettings = SETTINGS) 
     rank = settings.first_rank
     if _entries_per_parameter(tensor, settings) < settings.min_exact_entries:
         return []
-    plain = Candidate("cp", "exact", 2, (rank, 0), stage="core", max_share=0.25)
+    solutions = settings.solutions if len(tensor) <= settings.max_averaged_entries else settings.solutions // 2
+    plain = Candidate("cp", "exact", 2, (rank, 0), options={"solutions": solutions}, stage="core", max_share=0.25)
     smooth = _smooth(tensor)
     if not smooth:
         return [plain]

@@ -96,6 +96,10 @@ class SearchSettings:
     # --- portfolio
     first_rank: int = 8
     """Components that the multilinear part of a candidate starts with before it grows."""
+    solutions: int = 4
+    """Exact solutions whose mean a candidate is, at most."""
+    max_averaged_entries: int = 2_000_000
+    """Entries up to which it is; of more entries half as many: each takes a minute or more on a core."""
     min_exact_entries: float = 2.0
     """Entries per parameter of these components for them to be tried: with fewer, their rows are not determined."""
     max_sparse_entries: float = 20.0
