@@ -97,3 +97,13 @@ def test_a_solver_that_cannot_grow_says_so():
     found = fitted(parts, 2, 8, linear_solver="adam", refine_epochs=1, cycle=0)
     assert any("max_rank is not used" in note for note in found.notes)
     assert found.model.rank == (2, 0)
+
+
+def test_components_are_found_though_the_ridge_of_one_component_is_large():
+    """A ridge that is right for one component of six would hold the others at zero."""
+    parts = split(make_joint((20, 18, 16), (6, 0), observed=3000, noise=0.02, seed=2)[0], seed=0)
+    recipe = make_recipe("default", fall_back=False, restarts=0, max_rank=8, ridges=(0.3,))
+    model = JointModel(parts.train.shape, (1, 0), linear=recipe.linear(1))
+    found = fit(model, parts, recipe, seed=0, device="cpu", engine="reference")
+    assert found.ridge < 0.02
+    assert rmse(found.predict(parts.test.indices), parts.test.values) < 0.3 * parts.test.values.std()

@@ -29,7 +29,9 @@ class PathSettings:
     min_turn_gain: float = 0.01
     """Share by which a turn must lower the validation error for another one to follow."""
     min_rank_gain: float = 0.003
-    """Share by which a rank must lower the validation error of the one before for a larger one to follow."""
+    """Share by which a rank must lower the lowest validation error so far to be a gain."""
+    ranks_without_gain: int = 2
+    """Ranks in a row that end the path: new components begin at random, and one rank may begin badly."""
 
 
 RANK_PATH = PathSettings()
@@ -86,6 +88,8 @@ class RankPath:
     """At the present rank."""
     figure: float = math.inf
     """After the last turn at the present rank."""
+    without_gain: int = 0
+    """Ranks in a row, so far."""
     rank: int = 0
     """That validated best so far."""
     best: Tried | None = None
@@ -93,7 +97,10 @@ class RankPath:
 
 
 def grow_rank(trainer: Trainer, solver: Exact, frozen: FrozenHalf) -> None:
-    """Double R from the present solution, for as long as that lowers the validation error; ends at the best R."""
+    """Double R from the present solution until that stops lowering the validation error; ends at the best R.
+
+    A ridge that is right for few components holds new ones at zero, so every rank begins with a smaller one.
+    """
     model = trainer.model
     if not trainer.recipe.max_rank or not len(trainer.valid) or not model.linear_factors:
         return
@@ -104,9 +111,11 @@ def grow_rank(trainer: Trainer, solver: Exact, frozen: FrozenHalf) -> None:
             rank = cp_rank(model)
             if at.best is None or at.figure < at.best.figure:
                 at.rank, at.best = rank, Tried(at.figure, solver.als.ridge, solver.als.save())
-            if not better or 2 * rank > trainer.recipe.max_rank:
+            at.without_gain = 0 if better else at.without_gain + 1
+            if at.without_gain == RANK_PATH.ranks_without_gain or 2 * rank > trainer.recipe.max_rank:
                 break
             add_components(trainer, solver, 2 * rank)
+            solver.als.ridge = trainer.state.ridge = solver.als.ridge / max(trainer.recipe.follow, 1.0)
             at.turn, at.figure = 0, math.inf
         model.resize_cp(at.rank)
         solver.als.restore(at.best.saved)
