@@ -223,7 +223,7 @@ def test_other_entries_take_the_place_of_the_residuals():
     few = local_of(cells[::2], residuals[::2], day, 1, (4, 6), scale=0.5)
     all_ = local_of(cells, residuals, day, 1, (4, 6), scale=0.5)
     everywhere = np.argwhere(np.ones((4, 6)))
-    assert np.array_equal(few.with_entries_of(cells, residuals).predict(everywhere), all_.predict(everywhere))
+    assert np.array_equal(few.with_residuals(cells, residuals).predict(everywhere), all_.predict(everywhere))
 
 
 def test_cells_that_cannot_be_numbered_are_known():

@@ -18,13 +18,13 @@ from jointensor.kernels.terms import Terms
 from jointensor.threads import in_threads, threads_for
 
 MIN_PRODUCTS = 20_000_000
-"""Products of numbers that are worth a thread, about 10 ms."""
+"""Products of numbers that are worth a thread, a few milliseconds."""
 
 
 def cp_values_numba(stacked: Tensor, places: Tensor) -> Tensor:
     """As :func:`jointensor.kernels.cp.cp_values`, which stands for it where gradients are asked for, or not on the CPU.
 
-    No product of rows is written to memory: ten times as fast where R is large.
+    No product of rows is written to memory, which takes most of the time where R is large.
     """
     known = stacked.dtype == torch.float32 and stacked.ndim == places.ndim == 2  # a damaged file may have others
     if stacked.device.type != "cpu" or not known or (stacked.requires_grad and torch.is_grad_enabled()):

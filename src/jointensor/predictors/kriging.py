@@ -134,14 +134,14 @@ class Kriging(Predictor):
         :meth:`tuned` finds the best covariance.
         """
         empty = cls(Axis.of(modes, along), np.empty(0, np.int64), np.empty(0, np.float32))
-        return empty.with_entries_of(indices, residuals)
+        return empty.with_residuals(indices, residuals)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Of the tensor."""
         return self.axis.shape
 
-    def with_entries_of(self, indices: NDArray[np.integer], residuals: NDArray[np.floating]) -> Kriging:
+    def with_residuals(self, indices: NDArray[np.integer], residuals: NDArray[np.floating]) -> Kriging:
         """The same covariance with other residuals, ``(entries, modes)`` and ``(entries,)``."""
         keys = self.axis.keys(indices)
         sort = np.argsort(keys)

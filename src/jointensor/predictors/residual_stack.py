@@ -184,7 +184,7 @@ def refit_kriging(
     remaining = residuals.astype(np.float64)
     for model in models:
         assert isinstance(model, Kriging)  # see fit_validated_kriging
-        found.append(model.with_entries_of(tensor.indices, remaining))
+        found.append(model.with_residuals(tensor.indices, remaining))
         if len(found) < len(models):
             remaining = remaining - found[-1].leave_one_out(tensor.indices)
     return tuple(found)

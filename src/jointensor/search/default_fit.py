@@ -47,7 +47,7 @@ class DefaultFit:
     validated: Ensemble
     """The same before: its errors on the validation entries are those that chose its weights."""
     refit: bool
-    """Whether any has: not where there was no time, and not networks."""
+    """Whether a member has learnt from the validation entries. Networks never do, and none does where time is short."""
     trials: list[dict[str, Any]]
     """A row per member: name, RMSE on validation entries, seconds, weight, share of the squared error that it removes,
     failure."""

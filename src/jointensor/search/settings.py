@@ -99,7 +99,7 @@ class SearchSettings:
     solutions: int = 4
     """Exact solutions whose mean a candidate is, at most."""
     max_averaged_entries: int = 2_000_000
-    """Entries up to which it is; of more entries half as many: each takes a minute or more on a core."""
+    """Entries up to which so many solutions are averaged; half as many beyond: each takes a minute or more."""
     min_exact_entries: float = 2.0
     """Entries per parameter of these components for them to be tried: with fewer, their rows are not determined."""
     max_sparse_entries: float = 20.0

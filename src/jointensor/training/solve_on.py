@@ -26,7 +26,7 @@ MAX_NUMBERS = 1 << 26
 """Numbers in the factor matrices of the mean, at most (256 MiB): with very many labels fewer solutions are taken."""
 
 SWEEPS_ON = 2
-"""Sweeps of every solution: further ones change the error on new entries by less than 0.1 %."""
+"""Sweeps of every solution: it is near its optimum already."""
 
 
 def solve_on(
