@@ -76,4 +76,5 @@ def calibrate_on(predictor: JointPredictor | Ensemble, entries: Entries, shape: 
         return None
     indices, values = indices[known], np.asarray(values)[known]
     predicted = predictor.predict(indices)
-    return calibrate(HeldOut(indices, predicted, values - predicted, predictor.unseen(indices)), shape)
+    held_out = HeldOut(indices, predicted, values - predicted, predictor.unseen(indices))
+    return calibrate(held_out.thinned(predictor.determined(indices), seed=0), shape)

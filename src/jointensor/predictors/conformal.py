@@ -51,6 +51,9 @@ class ConformalSettings:
     to miss for those that do."""
     rounding_tolerance: float = 1e-6
     """Relative rounding error of a value that was computed from prediction and residual."""
+    max_miss_ratio: float = 5.0
+    """How many times as often as asked for an entry may lie outside its interval if its value is not given by a
+    functional dependency; those whose value is given never do."""
     unseen_factor: float = 1.5
     """How much wider intervals of unseen labels are, where too few such entries were held out to measure it."""
 
@@ -142,6 +145,16 @@ class HeldOut(NamedTuple):
     def some(self, most: int, seed: int) -> HeldOut:
         """A random part."""
         return self.at(np.random.default_rng([seed, 7]).permutation(len(self.residuals))[:most])
+
+    def thinned(self, given: NDArray[np.bool_], seed: int) -> HeldOut:
+        """Fewer of the entries whose value is given, ``(entries,)``: they never miss, and all misses would fall on the
+        others.
+        """
+        others, most = np.flatnonzero(~given), round((SETTINGS.max_miss_ratio - 1) * (~given).sum())
+        if not 0 < most < given.sum():
+            return self
+        some = np.random.default_rng([seed, 11]).permutation(np.flatnonzero(given))[:most]
+        return self.at(np.sort(np.append(others, some)))
 
     def at(self, places: NDArray[Any]) -> HeldOut:
         """The entries at some positions."""

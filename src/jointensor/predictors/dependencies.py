@@ -7,11 +7,13 @@ pair of paper and word determines the value, and wherever that pair was observed
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jointensor.data.modes import Mode
 from jointensor.data.tensor import SparseTensor, cell_keys, distinct_keys
 from jointensor.predictors.base import MAX_CELLS
 from jointensor.predictors.tables import Table
@@ -40,6 +42,14 @@ def find_dependency(tensor: SparseTensor) -> tuple[int, ...] | None:
         rest = [modes for modes, enough in shown.items() if enough is not None]
         candidates = sorted({fewer for modes in rest for fewer in combinations(modes, len(modes) - 1) if fewer})
     return found
+
+
+def in_words(deciding: tuple[int, ...] | None, modes: Sequence[Mode]) -> str:
+    """What follows from modes that decide the value, for a user; empty where there are none."""
+    if deciding is None:
+        return ""
+    names = " and ".join(modes[n].name for n in deciding)
+    return f"{names} decide the value, so that entries whose combination was seen before have the value seen there"
 
 
 def dependency_table(tensor: SparseTensor, modes: tuple[int, ...]) -> Table:

@@ -115,10 +115,8 @@ class Ensemble(Calibrated):
         return total
 
     def determined(self, indices: NDArray[np.integer]) -> NDArray[np.bool_]:
-        """Which entries have labels that determine the value and were seen together."""
-        if self.dependency is None:
-            return np.zeros(len(indices), dtype=np.bool_)
-        return self.dependency.observed(indices)
+        """By the dependency."""
+        return super().determined(indices) if self.dependency is None else self.dependency.observed(indices)
 
     def best_stack_size(self, fresh: SparseTensor) -> tuple[int, float]:
         """With how many residual models, the first ones, entries that nothing was fitted to are predicted best, and the

@@ -51,6 +51,10 @@ class Calibrated(Predictor):
         """Which entries have a label that no training entry had (or that is unknown: -1)."""
         return self.fallback.unseen(indices)
 
+    def determined(self, indices: NDArray[np.integer]) -> NDArray[np.bool_]:
+        """Which entries have labels that determine the value and were seen together."""
+        return np.zeros(len(indices), dtype=np.bool_)
+
     def interval(self, indices: NDArray[np.integer], level: float) -> NDArray[np.float32]:
         """Lower and upper ends that hold a share ``level`` of such entries, ``(entries, 2)``."""
         indices = np.asarray(indices)

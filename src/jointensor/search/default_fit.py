@@ -2,6 +2,7 @@
 
 members    baselines; CP with R chosen by validation, or sampled pairs and trees where entries are few; JULIA 4/16
 weights    of their mean, by ensemble selection on the validation entries
+dependency values that the labels of some modes determine are looked up; candidates are compared on the others
 residuals  kriging of training residuals along ordered modes, as far as it predicts those of validation entries
 refit      of all but the networks, with what was chosen, to training and validation entries
 """
@@ -23,6 +24,7 @@ from jointensor.data.tensor import SparseTensor, join
 from jointensor.distributed.process_group import SINGLE_PROCESS
 from jointensor.predictors import Predictor
 from jointensor.predictors.axes import axes_of
+from jointensor.predictors.dependencies import dependency_table, find_dependency, in_words
 from jointensor.predictors.ensemble import Ensemble, Member
 from jointensor.predictors.residual_stack import ResidualStack, fit_validated_kriging, refit_kriging
 from jointensor.predictors.tables import Tables
@@ -33,6 +35,7 @@ from jointensor.search.executor import FitResult, Job, run_fits
 from jointensor.search.families import FitOptions, family_of
 from jointensor.search.interruption import Interruption
 from jointensor.search.portfolio import BASELINES, BIAS, Candidate, default_candidates
+from jointensor.search.settings import SearchSettings
 from jointensor.search.workers import ONE_WORKER, Workers
 from jointensor.training.checkpoint import Slot
 from jointensor.training.history import OnEpoch
@@ -53,6 +56,8 @@ class DefaultFit:
     failure."""
     residual_models: list[tuple[str, float]]
     """Names of the residual models that are kept, and the share of the squared error that each removed."""
+    dependency: str
+    """What the labels of some modes decide, in words; empty if nothing."""
     fits: int
     """Models that were fitted, baselines and refits not counted."""
     outcome: str
@@ -69,7 +74,8 @@ class DefaultFit:
         parts = [f"{member.weight:.0%} {member.name}" for member in self.predictor.members]
         models = [f"{name} reduced the squared error by {gain:.1%}" for name, gain in self.residual_models]
         text = f"mixed by the validation entries: {', '.join(parts)}"
-        return f"{text}; of their residuals, {', '.join(models)}" if models else text
+        text += f"; of their residuals, {', '.join(models)}" if models else ""
+        return f"{text}; {self.dependency}" if self.dependency else text
 
 
 @dataclass
@@ -163,11 +169,12 @@ def default_fit(
     listeners
         Called after every epoch, one for each candidate in turn; in the thread that fits it.
     """
+    end, interruption, fits = clock() + options.seconds, Interruption(options.stopping), 0
     chosen = default_candidates(parts.train) if candidates is None else list(candidates)
+    everything, (parts, deciding) = join(parts.train, parts.valid), _open_validation(parts, options.settings)
     tried = _Tried(parts)
     for name, one in baselines.items():
         tried.add(name, one, tried.clipped(one))
-    end, interruption, fits = clock() + options.seconds, Interruption(options.stopping), 0
     options = replace(options, stopping=workers.stopping(options.stopping))
 
     def fit(number: int, slot: Slot | None, on_epoch: OnEpoch | None) -> FitResult:
@@ -195,22 +202,24 @@ def default_fit(
     errors = ErrorProducts.of(tried.predictions, parts.valid.values)
     weights = errors.best_weights(options.settings)
     fitted = {name: (tried.fitted[name],) for name in weights}
-    validated, residuals = _corrected(parts, _mean_of(parts.train, fitted, weights, baselines["bias"]))
+    validated, residuals = _corrected(parts, _mean_of(parts.train, fitted, weights, baselines["bias"], deciding))
     known = BASELINES | {one.name: one for one in chosen}
-    refitting = _Refitting(parts, tried, known, options, workers, end, clock)
+    refitting = _Refitting(everything, tried, known, options, workers, end, clock)
     again = refitting.members(weights, interruption, on_note)
     outcome = "interrupted" if interruption.happened else "budget" if clock() >= end else "converged"
     predictor = refitting.ensemble(validated, again, baselines["bias"]) if again else validated
     rows = tried.rows(weights, errors.gains(weights, options.settings))
     kept = list(residuals.notes[: len(residuals.models)])
-    return DefaultFit(predictor, validated, bool(again), rows, kept, fits, outcome)
+    dependency = in_words(deciding, parts.train.modes)
+    return DefaultFit(predictor, validated, bool(again), rows, kept, dependency, fits, outcome)
 
 
 @dataclass(frozen=True)
 class _Refitting:
     """Fits the members of a mean to training and validation entries, with what the validation entries have chosen."""
 
-    parts: Split
+    entries: SparseTensor
+    """Training and validation entries."""
     tried: _Tried
     candidates: Mapping[str, Candidate]
     """By name, baselines among them."""
@@ -239,8 +248,8 @@ class _Refitting:
         """
         if interruption.happened:
             return {}
-        entries, names = self.entries(), [name for name in weights if family_of(self.candidates[name]).refits]
-        jobs = [Job(partial(self._fit, name, entries), partial(self._affords, name)) for name in names]
+        names = [name for name in weights if family_of(self.candidates[name]).refits]
+        jobs = [Job(partial(self._fit, name), partial(self._affords, name)) for name in names]
         found: dict[str, Predictor] = {}
         with interruption.ends_stage():
             for name, result in zip(
@@ -257,11 +266,12 @@ class _Refitting:
 
         Residuals of entries that most members have not seen are larger, and are not kriged together with the others.
         """
-        entries = self.entries()
+        entries = self.entries
         fallback = family_of(BIAS).refit(BIAS, [bias], entries, self.options)
+        deciding = None if validated.dependency is None else validated.dependency.modes
         weights = {one.name: one.weight for one in validated.members}
         fits = self._fits(weights, again)
-        mean = _mean_of(entries, fits, weights, fallback)
+        mean = _mean_of(entries, fits, weights, fallback, deciding)
         refitted = sum(weight / len(fits[name]) for name, weight in weights.items() if name in again)
         if not validated.residual_models or refitted < self.options.settings.min_refitted_share:
             return replace(mean, residual_models=validated.residual_models)
@@ -276,33 +286,50 @@ class _Refitting:
             found[name] = ((self.tried.fitted[name],) if both else ()) + ((again[name],) if name in again else ())
         return found
 
-    def entries(self) -> SparseTensor:
-        """Training and validation entries."""
-        return join(self.parts.train, self.parts.valid)
-
     def _affords(self, name: str) -> bool:
         cost = family_of(self.candidates[name]).refit_cost * self.tried.seconds[name]
         return self.clock() + cost < self.end
 
-    def _fit(self, name: str, entries: SparseTensor) -> FitResult:
+    def _fit(self, name: str) -> FitResult:
         candidate = self.candidates[name]
         options = replace(self.options, seconds=max(self.end - self.clock(), 0.0))
         try:
-            part = family_of(candidate).refit(candidate, [self.tried.fitted[name]], entries, options)
+            part = family_of(candidate).refit(candidate, [self.tried.fitted[name]], self.entries, options)
         except FAILURES as error:
             return FitResult(failure=str(error).partition("\n")[0])
-        finite = np.isfinite(part.predict(self.parts.valid.indices)).all()
+        finite = np.isfinite(part.predict(self.tried.parts.valid.indices)).all()
         return FitResult(part) if finite else FitResult(failure="its predictions are not finite")
 
 
+def _open_validation(parts: Split, settings: SearchSettings) -> tuple[Split, tuple[int, ...] | None]:
+    """The parts with validation entries whose value no training entry gives, and the modes whose labels decide it.
+
+    All validation entries and ``None`` where values are given by nothing, or to so many entries that too few are left.
+    """
+    deciding = find_dependency(parts.train)
+    if deciding is None:
+        return parts, None
+    given = dependency_table(parts.train, deciding).observed(parts.valid.indices)  # (entries,)
+    others = np.flatnonzero(~given)
+    if not given.any() or len(others) < max(settings.min_open_entries, settings.min_open_share * len(given)):
+        return parts, None
+    return replace(parts, valid=parts.valid.take(others)), deciding
+
+
 def _mean_of(
-    entries: SparseTensor, fits: Mapping[str, tuple[Predictor, ...]], weights: Mapping[str, float], bias: Predictor
+    entries: SparseTensor,
+    fits: Mapping[str, tuple[Predictor, ...]],
+    weights: Mapping[str, float],
+    bias: Predictor,
+    deciding: tuple[int, ...] | None,
 ) -> Ensemble:
-    """The weighted mean of members that were fitted to some entries."""
+    """The weighted mean of members that were fitted to some entries, which give values by the deciding modes."""
     assert isinstance(bias, Tables)  # a baseline of every run
     values = entries.values
     members = tuple(Member(name, weight, fits[name]) for name, weight in weights.items())
-    return Ensemble(members, (), bias, float(values.min()), float(values.max()), name="mixture")
+    dependency = None if deciding is None else dependency_table(entries, deciding)
+    low, high = float(values.min()), float(values.max())
+    return Ensemble(members, (), bias, low, high, dependency=dependency, name="mixture")
 
 
 def _corrected(parts: Split, mean: Ensemble) -> tuple[Ensemble, ResidualStack]:

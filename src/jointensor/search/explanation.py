@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from jointensor.predictors.dependencies import in_words
 from jointensor.predictors.ensemble import Ensemble
 from jointensor.search.cross_fit import OutOfFold, Results
 from jointensor.search.default_member import NAME, DefaultMember, Mixture
@@ -88,8 +89,9 @@ def explain(
         f"the mix ({members}) {figures['mix']:.4g}"
         + _additions(residual_names, mixture, len(own[known]), final)
         + f"; the simplest within one standard error of the best single one is {simplest}"
-        + _dependency(data)
     )
+    if data.deciding is not None:
+        reason += f"; {in_words(data.deciding, data.tensor.modes)}"
     rest = 1 - mixture.share
     gains = ErrorProducts.of(stack.predictions, stack.truth).gains(stack.weights)
     rows = [
@@ -126,13 +128,6 @@ def _default_row(data: Folds, member: DefaultMember) -> dict[str, Any]:
         "failure": None,
         "gain": None,
     }
-
-
-def _dependency(data: Folds) -> str:
-    if data.deciding is None:
-        return ""
-    names = " and ".join(data.tensor.modes[n].name for n in data.deciding)
-    return f"; {names} decide the value, so that entries whose combination was seen before have the value seen there"
 
 
 def _row(data: Folds, one: OutOfFold, rmse: float | None) -> dict[str, Any]:

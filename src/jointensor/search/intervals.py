@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from jointensor.predictors.conformal import HeldOut, calibrate
 from jointensor.predictors.ensemble import Ensemble
 from jointensor.search.folds import Folds, LeftOut
-from jointensor.search.settings import SETTINGS, SearchSettings
 
 
 def calibrated(
@@ -19,7 +18,6 @@ def calibrated(
     left_out: LeftOut,
     own: LeftOut | None,
     seed: int,
-    settings: SearchSettings = SETTINGS,
 ) -> Ensemble:
     """The ensemble with intervals.
 
@@ -36,23 +34,21 @@ def calibrated(
         to them. Without untouched entries, quantiles are theirs.
     seed
         Of what is random in it.
-    settings
-        Numbers of the search.
     """
-    fresh = _untouched(data, predictor, seed, settings)
+    fresh = _untouched(data, predictor, seed)
     if fresh is None and own is not None:
-        fresh = _held_out(data, own, seed, settings)
+        fresh = _held_out(data, own, seed)
     bounds = predictor.low, predictor.high
-    calibration = calibrate(_held_out(data, left_out, seed, settings), data.tensor.shape, fresh, seed, bounds)
+    calibration = calibrate(_held_out(data, left_out, seed), data.tensor.shape, fresh, seed, bounds)
     return replace(predictor, calibration=calibration)
 
 
-def _held_out(data: Folds, left_out: LeftOut, seed: int, settings: SearchSettings) -> HeldOut:
+def _held_out(data: Folds, left_out: LeftOut, seed: int) -> HeldOut:
     """Left-out entries with their predictions."""
     positions, predictions = left_out
     entries = data.tensor.take(positions)
     found = HeldOut(entries.indices, predictions, entries.values - predictions, cold_entries(data, positions))
-    return _thinned(found, data.dependent[positions], seed, settings)
+    return found.thinned(data.dependent[positions], seed)
 
 
 def cold_entries(data: Folds, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -69,20 +65,11 @@ def cold_entries(data: Folds, positions: NDArray[np.int64]) -> NDArray[np.bool_]
     return cold
 
 
-def _untouched(data: Folds, predictor: Ensemble, seed: int, settings: SearchSettings) -> HeldOut | None:
+def _untouched(data: Folds, predictor: Ensemble, seed: int) -> HeldOut | None:
     """Untouched entries with their predictions."""
     if not len(data.untouched):
         return None
     cells = data.untouched.indices
     predictions = predictor.predict(cells)
     fresh = HeldOut(cells, predictions, data.untouched.values - predictions, predictor.unseen(cells))
-    return _thinned(fresh, predictor.determined(cells), seed, settings)
-
-
-def _thinned(entries: HeldOut, known: NDArray[np.bool_], seed: int, settings: SearchSettings) -> HeldOut:
-    """Fewer of the entries whose value is given: they never miss, and all misses would fall on the others."""
-    others, most = np.flatnonzero(~known), round((settings.max_miss_ratio - 1) * (~known).sum())
-    if not 0 < most < known.sum():
-        return entries
-    some = np.random.default_rng([seed, 11]).permutation(np.flatnonzero(known))[:most]
-    return entries.at(np.sort(np.append(others, some)))
+    return fresh.thinned(predictor.determined(cells), seed)

@@ -126,7 +126,7 @@ def search(  # noqa: PLR0913 - everything that decides a search
         models = fit_residual_models(data, chosen, bare, plan)
         found = replace(bare, residual_models=models.models)
         mixture = mix(data, first, found, out_of_fold_predictions(data, chosen, models), settings)
-        calibration = calibrated(data, mixture.around(found), mixture.rest, mixture.own, seed, settings).calibration
+        calibration = calibrated(data, mixture.around(found), mixture.rest, mixture.own, seed).calibration
         parts = refitting.refit_with_untouched(parts, results, data)
     predictor = mixture.around(_final_ensemble(data, results, chosen, parts, found))
     predictor = replace(predictor, calibration=calibration)

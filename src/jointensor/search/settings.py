@@ -77,9 +77,6 @@ class SearchSettings:
     min_calibration_entries: int = 100
     """Validation entries of the default fit from which quantiles may come, at least: half of fewer vary by more than
     5 % by chance, and they chose epochs."""
-    max_miss_ratio: float = 5.0
-    """How many times as often as asked for an entry may lie outside its interval if its value is not given by a
-    functional dependency; those whose value is given never do."""
 
     # --- refits
     refit_margin: float = 1.3
