@@ -19,7 +19,10 @@ from pathlib import Path
 from statistics import mean
 
 from fits import fitted
-from provenance import RESULTS, kept, origin, records_in
+
+from jointensor.bench.records import kept, origin, records_in
+
+RESULTS = Path(__file__).with_name("results")
 
 BUDGETS = (10, 30, 100, 300)
 """Seconds."""

@@ -22,9 +22,9 @@ from pathlib import Path
 
 import numpy as np
 from auto_rivals import OF_FOUR_MODES, RIVALS
-from provenance import provenance
 
 from jointensor.atomic import write_json
+from jointensor.bench.records import provenance
 from jointensor.data.formats import read_tensor
 from jointensor.data.split import split
 from jointensor.data.tensor import join

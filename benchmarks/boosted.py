@@ -22,11 +22,13 @@ from statistics import mean
 import lightgbm
 import numpy as np
 from auto_rivals import THREADS, encoded, rmse
-from provenance import RESULTS, kept, origin, records_in
 
+from jointensor.bench.records import kept, origin, records_in
 from jointensor.data.formats import read_tensor
 from jointensor.data.split import split
 from jointensor.data.tensor import join
+
+RESULTS = Path(__file__).with_name("results")
 
 LEAVES, ROUNDS, PATIENCE = (31, 255), 5000, 50
 

@@ -11,10 +11,14 @@ the total rank is no longer equal. Test RMSE over five splits, paired. The recip
 
 import argparse
 from math import sqrt
+from pathlib import Path
 from statistics import mean, stdev
 
 from joint_fits import Model, add_options, fit_all, fits_in, words
-from provenance import RESULTS, origin
+
+from jointensor.bench.records import origin
+
+RESULTS = Path(__file__).with_name("results")
 
 SHARES = {20: [(4, 16), (10, 10), (16, 4)], 10: [(2, 8), (5, 5), (8, 2)]}
 """R and F by the total rank."""

@@ -13,10 +13,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from provenance import provenance
 from tensors import DATA
 
 from jointensor.atomic import write_json, write_whole
+from jointensor.bench.records import provenance
 from report import draw, print_table
 
 HERE = Path(__file__).resolve().parent

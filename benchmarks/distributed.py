@@ -17,9 +17,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from provenance import provenance
-
 from jointensor.atomic import write_json
+from jointensor.bench.records import provenance
 
 FITS = {
     "paper": ["--recipe", "paper", "--rank", "4/16"],

@@ -17,7 +17,9 @@ from functools import partial
 from pathlib import Path
 from statistics import mean, median, stdev
 
-from provenance import RESULTS, kept, origin, records_in
+from jointensor.bench.records import kept, origin, records_in
+
+RESULTS = Path(__file__).with_name("results")
 
 
 def fit(source, split, options):

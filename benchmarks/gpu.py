@@ -23,10 +23,10 @@ import time
 from pathlib import Path
 
 import torch
-from provenance import provenance
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 from jointensor.atomic import write_json, write_whole
+from jointensor.bench.records import provenance
 from jointensor.data.store import Entries
 from jointensor.kernels import pick_engine
 from jointensor.models.joint import JointModel

@@ -17,9 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from provenance import provenance
-
 from jointensor.atomic import write_json
+from jointensor.bench.records import provenance
 
 HERE = Path(__file__).parents[1] / "src"
 MODES = {"user": 20_000, "item": 500, "day": 50}

@@ -13,9 +13,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
-from provenance import provenance
-
 from jointensor.atomic import write_json
+from jointensor.bench.records import provenance
 from jointensor.registry import parse_value
 
 THREADS = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")

@@ -18,9 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from provenance import provenance
-
 from jointensor.atomic import write_json
+from jointensor.bench.records import provenance
 
 PROGRAM = [sys.executable, "-c", "from jointensor.cli import main; main()"]
 SHAPE = "20000x10000x5000x1000"

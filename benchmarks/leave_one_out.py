@@ -19,9 +19,9 @@ from pathlib import Path
 from statistics import mean, stdev
 
 import numpy as np
-from provenance import RESULTS, kept, origin, records_in
 
 from jointensor._version import __version__
+from jointensor.bench.records import kept, origin, records_in
 from jointensor.data.formats import read_tensor
 from jointensor.data.split import FOLDS, split
 from jointensor.data.tensor import join
@@ -34,6 +34,8 @@ from jointensor.search.folds import fold_entries
 from jointensor.search.portfolio import candidates_for
 from jointensor.search.search import search
 from jointensor.search.settings import SETTINGS
+
+RESULTS = Path(__file__).with_name("results")
 
 MIN_GAIN = 0.001
 """A candidate that raises the RMSE by less than this share where it is left out adds nothing there."""

@@ -7,9 +7,13 @@ The recipe is `default` with ``nested=true``, on the standard split. Test RMSE i
 """
 
 import argparse
+from pathlib import Path
 
 from joint_fits import Model, add_options, fit_all, fits_in, numbers, words
-from provenance import RESULTS, origin
+
+from jointensor.bench.records import origin
+
+RESULTS = Path(__file__).with_name("results")
 
 MAX_RATIO = 1.002
 """Up to this ratio a joint model counts as no worse than its halves."""

@@ -22,7 +22,8 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from provenance import provenance
+
+from jointensor.bench.records import provenance
 
 SHAPE, NAMES = (100_000, 20_000, 1_000), ("user", "movie", "day")
 BATCHES = (1024, 2048, 4096, 8192, 32768)

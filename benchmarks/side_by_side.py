@@ -16,9 +16,9 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from provenance import provenance
 
 from jointensor.atomic import write_json
+from jointensor.bench.records import provenance
 from jointensor.data.split import FOLDS, Split
 from jointensor.data.synthetic import make_joint
 from jointensor.distributed.process_group import SINGLE_PROCESS

@@ -156,9 +156,8 @@ def main():
     for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(options.threads)  # before any library is loaded
 
-    from provenance import provenance
-
     from jointensor.atomic import write_json
+    from jointensor.bench.records import provenance
 
     record = provenance(["triton"]) | {"threads": options.threads}
     found, about = on_cuda(options) if options.device == "cuda" else (on_cpu(options), {})

@@ -17,9 +17,9 @@ import time
 from pathlib import Path
 
 import numpy as np
-from provenance import provenance
 
 from jointensor.atomic import write_json
+from jointensor.bench.records import provenance
 from jointensor.data.formats import read_tensor
 from jointensor.data.split import split
 from jointensor.data.tensor import SparseTensor

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+from jointensor.bench import records
 from tests.docs.pages import ROOT
 
 
@@ -25,6 +26,7 @@ def script(monkeypatch):
 FACTS = {
     "commit": "0123456789abcdef",
     "clean": True,
+    "versions": {"jointensor": "0.2"},
     "machine": {"cpu": "Fast", "cores": 2, "gpu": None, "device": "cpu"},
 }
 
@@ -36,19 +38,17 @@ def write(folder, name, record):
 # --- provenance
 
 
-def test_a_copy_without_git_is_told_its_commit(script, tmp_path, monkeypatch):
-    commit_of = script("provenance").commit_of
+def test_a_copy_without_git_is_told_its_commit(tmp_path, monkeypatch):
     monkeypatch.delenv("JOINTENSOR_COMMIT", raising=False)
-    unknown = commit_of(tmp_path)
+    unknown = records.commit_of(tmp_path)
     assert (unknown["commit"], unknown["clean"]) == (None, None)
     assert "JOINTENSOR_COMMIT is not set" in unknown["commit_source"]
     for told, clean in (("abc", True), ("abc-dirty", False)):
         monkeypatch.setenv("JOINTENSOR_COMMIT", told)
-        assert commit_of(tmp_path) == {"commit": "abc", "clean": clean, "commit_source": "JOINTENSOR_COMMIT"}
+        assert records.commit_of(tmp_path) == {"commit": "abc", "clean": clean, "commit_source": "JOINTENSOR_COMMIT"}
 
 
-def test_changes_of_sources_make_a_tree_unclean_and_records_do_not(script, tmp_path):
-    commit_of = script("provenance").commit_of
+def test_changes_of_sources_make_a_tree_unclean_and_records_do_not(tmp_path):
 
     def git(*words):
         options = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
@@ -59,31 +59,29 @@ def test_changes_of_sources_make_a_tree_unclean_and_records_do_not(script, tmp_p
     git("init")
     git("add", ".")
     git("commit", "-m", "first")
-    assert commit_of(tmp_path)["clean"] is True
+    assert records.commit_of(tmp_path)["clean"] is True
     (tmp_path / "benchmarks" / "results").mkdir(parents=True)
     write(tmp_path / "benchmarks" / "results", "record", {})
-    assert commit_of(tmp_path)["clean"] is True
+    assert records.commit_of(tmp_path)["clean"] is True
     (tmp_path / "src" / "b.py").write_text("2\n", encoding="utf-8")  # not added, but it would be imported
-    found = commit_of(tmp_path)
+    found = records.commit_of(tmp_path)
     assert found["clean"] is False
     assert found["commit_source"] == "git"
 
 
-def test_a_record_is_made_once_unless_it_failed(script, tmp_path, monkeypatch):
-    provenance = script("provenance")
-    monkeypatch.setattr(provenance, "provenance", lambda: FACTS)
+def test_a_record_is_made_once_unless_it_failed(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "provenance", lambda packages: FACTS)
     made = iter([{"error": "no memory"}, {"found": 1}, {"found": 2}])
     path = tmp_path / "new" / "record.json"
     for expected in ({"error": "no memory"}, {"found": 1}, {"found": 1}):
-        assert provenance.kept(path, lambda: next(made)) == expected | FACTS
-    assert provenance.records_in(path.parent) == [{"found": 1} | FACTS]
+        assert records.kept(path, lambda: next(made)) == expected | FACTS
+    assert records.records_in(path.parent) == [{"found": 1} | FACTS]
 
 
-def test_a_line_names_commits_and_machines(script):
-    origin = script("provenance").origin
-    on_gpu = {"commit": None, "clean": None, "machine": FACTS["machine"] | {"gpu": "H200"}}
+def test_a_line_names_commits_and_machines():
+    on_gpu = {"commit": None, "clean": None, "versions": {}, "machine": FACTS["machine"] | {"gpu": "H200"}}
     changed = FACTS | {"commit": "fedcba9876", "clean": False}
-    assert origin([FACTS, changed, on_gpu]) == (
+    assert records.origin([FACTS, changed, on_gpu]) == (
         "Commits: 0123456, fedcba9 with changes, unknown. Machines: 2 cores of Fast, H200 and 2 cores of Fast."
     )
 

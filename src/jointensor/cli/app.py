@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jointensor._version import __version__
+from jointensor.atomic import write_text
 from jointensor.cli import arguments as a
 from jointensor.cli.catalogue import data
 from jointensor.cli.terminal import degrade_output, visible
@@ -412,6 +413,51 @@ def reproduce(
     outcome, page = run_experiment(name, setting)
     screen.outcome(outcome)
     screen.note(f"page: {page}")
+
+
+@app.command()
+def bench(
+    tasks: Annotated[list[Path] | None, typer.Argument(help="Task files (TOML).", metavar="TASK…")] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="fit, auto, mean, bias, tables, interp, seasonal, a model such as julia:4/16 or cp:20@paper, "
+                     "a Python file, or a registered name; give it again for more. Default: fit and the baselines.",
+                     metavar="METHOD"),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the records; those that are there are kept.")] = Path("bench"),
+    data: Annotated[
+        list[Path] | None, typer.Option(help="Folder of the tasks' sources; may be given again.", metavar="FOLDER")
+    ] = None,
+    splits: Annotated[int, typer.Option(help="Random splits.", min=1)] = 5,
+    budget: Annotated[float, typer.Option(help="Seconds that a method may take.", min=1)] = 300.0,
+    cores: Annotated[int, typer.Option(help="Threads of a method.", min=1)] = 2,
+    reference: Annotated[str, typer.Option(help="Method that the others are compared with.")] = "fit",
+    quiet: a.Quiet = False,
+) -> None:  # fmt: skip
+    """Run methods on tasks, and make a table of their records; without tasks, of the records that are there."""
+    from jointensor.bench.builtin import BASELINE_METHODS
+    from jointensor.bench.records import Record, records_in
+    from jointensor.bench.run import BenchConfig
+    from jointensor.bench.run import bench as run_bench
+    from jointensor.bench.table import as_csv, as_markdown, rows_of
+
+    def show(record: Record, count: int, total: int) -> None:
+        figure = record.get("error") or f"RMSE {record['test']['rmse']:.4g}, {record['seconds']:.0f} s"
+        if not quiet:
+            line = f"{count} of {total}: {record['method']} on {record['task']}, split {record['split']}: {figure}"
+            typer.echo(visible(line), err=True)
+
+    if tasks:
+        chosen = tuple(method or ("fit", *BASELINE_METHODS))
+        run_bench(BenchConfig(tuple(tasks), chosen, splits, budget, cores, tuple(data or ())), out, show)
+    records = records_in(out, "*/*.json", failed=True)
+    if not records:
+        raise RunError(f"there are no records in {out}; name a task")
+    table = as_markdown(records, reference)
+    write_text(out / "table.md", table)
+    write_text(out / "table.csv", as_csv(rows_of(records, reference)))
+    for line in table.splitlines():
+        typer.echo(visible(line))
 
 
 @app.command()

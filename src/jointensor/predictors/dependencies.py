@@ -54,11 +54,8 @@ def in_words(deciding: tuple[int, ...] | None, modes: Sequence[Mode]) -> str:
 
 def dependency_table(tensor: SparseTensor, modes: tuple[int, ...]) -> Table:
     """The value of every observed combination of the modes' labels."""
-    sizes = tuple(tensor.shape[n] for n in modes)
-    keys, rows = distinct_keys(_keys(tensor, modes), math.prod(sizes))
     # the mean, should the entries of a combination differ after all
-    means = np.bincount(rows, tensor.values, len(keys)) / np.maximum(np.bincount(rows, minlength=len(keys)), 1)
-    return Table(modes, sizes, keys, np.append(means, 0.0))
+    return Table.of_means(modes, tensor.shape, tensor.indices, tensor.values)
 
 
 def seen_elsewhere(tensor: SparseTensor, modes: tuple[int, ...], folds: NDArray[np.integer]) -> NDArray[np.bool_]:

@@ -89,6 +89,16 @@ class Table:
     effects: NDArray[np.float64]
     """One number per combination and a last 0 for all others, shape ``(combinations + 1,)``."""
 
+    @classmethod
+    def of_means(
+        cls, modes: tuple[int, ...], shape: Sequence[int], indices: NDArray[np.integer], values: NDArray[np.floating]
+    ) -> Self:
+        """The mean value of every observed combination of the modes' labels; at most 2⁶² combinations are possible."""
+        sizes = tuple(shape[n] for n in modes)
+        keys, rows = distinct_keys(cell_keys(indices[:, modes], sizes), math.prod(sizes))
+        means = np.bincount(rows, values, len(keys)) / np.maximum(np.bincount(rows, minlength=len(keys)), 1)
+        return cls(modes, sizes, keys, np.append(means, 0.0))
+
     @cached_property
     def row_of_label(self) -> NDArray[np.int32]:
         """Row of every label, of a table over one mode, ``(labels + 2,)``; the ends are for labels that it lacks."""
