@@ -70,40 +70,26 @@ def test_in_seconds_candidates_are_expected_to_take_what_their_family_took(plant
     assert [one.cost for one in results.values()] == [10, 20]
 
 
-@pytest.mark.parametrize(("linear", "behind"), [("mean", True), ("mean+bias+cp:2", False)])
-def test_a_fallback_is_tried_early_where_its_family_is_far_behind(linear, behind):
-    first = Candidate("first", "joint", 5, linear=linear, stage="core")
-    second = Candidate("second", "joint", 6, linear="mean+bias+cp:2", fallback=True)
-    parts, results = bench(additive((60, 50), 2500), BIAS, first, second), {}
-    parts.screening.try_core(results)
-    parts.screening.try_fallbacks(results)
-    assert ("second" in results) == behind
-    parts.screening.try_late(results)
-    assert any(note.startswith("second: short fit") for note in parts.notes) == (not behind)
-    assert "second" in results
-
-
 def test_richer_candidates_follow_the_best_of_their_family(planted):
     richer = [
         Candidate("after bias", "bias", 3, stage="richer", after="bias"),
         Candidate("after other", "bias", 3, stage="richer", after="other"),
-        Candidate("free", "tables", 3, stage="richer"),
+        Candidate("free", "bias", 3, stage="richer"),
     ]
     parts, results = bench(planted[0], BIAS, *richer), {}
     parts.screening.try_core(results)
-    parts.screening.try_richer(results)
+    parts.screening.try_further(results, "richer")
     assert list(results) == ["bias", "free", "after bias"]  # those that follow come after those that do not
 
 
-def test_late_candidates_are_halved_by_short_fits(planted):
-    sizes = [Candidate(f"julia:{r}/0", "joint", 7, (r, 0)) for r in (1, 2, 3)]
-    parts, results = bench(planted[0], BIAS, *sizes, fits=40), {}
-    before = parts.budget.remaining()
-    parts.screening.try_late(results)
-    short = {note.split(":")[1].split("/")[0]: note for note in parts.notes if "short fit" in note}
-    assert len(short) == 3
-    assert len(results) == 2
-    assert before - parts.budget.remaining() == pytest.approx(2 + 3 * SETTINGS.short_fit_cost)
+@pytest.mark.parametrize(("linear", "tried_late"), [("mean", []), ("mean+bias+cp:2", ["wide"])])
+def test_late_candidates_of_a_family_that_is_far_behind_are_not_tried(linear, tried_late):
+    first = Candidate("first", "joint", 5, linear=linear, stage="core")
+    wide = Candidate("wide", "joint", 6, linear="mean+bias+cp:2", after="first")
+    parts, results = bench(additive((60, 50), 2500), BIAS, first, wide), {}
+    parts.screening.try_core(results)
+    parts.screening.try_further(results, "late")
+    assert list(results) == ["bias", "first", *tried_late]
 
 
 # --- folds and members

@@ -35,7 +35,7 @@ FM = Candidate("mean+bias+fm:4", "gibbs", 3, linear="mean+bias+fm:4", stage="cor
 def found(planted):
     """A whole search with all candidates, and its notes."""
     notes = []
-    return search(planted[0], budget_fits=24, device="cpu", on_note=notes.append), notes
+    return search(planted[0], budget_fits=40, device="cpu", on_note=notes.append), notes
 
 
 @pytest.fixture

@@ -57,11 +57,11 @@ class Budget(ABC):
         """Units that one fit of a candidate may take."""
 
     @abstractmethod
-    def spend(self, candidate: Candidate, share: float = 1.0) -> None:
-        """Book a fit of a candidate, or a share of one, that is about to be made."""
+    def spend(self, candidate: Candidate) -> None:
+        """Book a fit of a candidate that is about to be made."""
 
     @abstractmethod
-    def book(self, candidate: Candidate, affordable: Callable[[], bool], share: float = 1.0) -> Callable[[], bool]:
+    def book(self, candidate: Candidate, affordable: Callable[[], bool]) -> Callable[[], bool]:
         """Whether a fit is made, to be called when it is its turn: if ``affordable`` says so, which is asked then.
 
         A budget of fits asks at once, and books the fit: its answers do not depend on when fits end. So do several
@@ -154,12 +154,12 @@ class SecondsBudget(Budget):
         """The candidate's share of the budget."""
         return candidate.max_share * self.total
 
-    def spend(self, candidate: Candidate, share: float = 1.0) -> None:
+    def spend(self, candidate: Candidate) -> None:
         """Nothing: the clock counts."""
 
-    def book(self, candidate: Candidate, affordable: Callable[[], bool], share: float = 1.0) -> Callable[[], bool]:
+    def book(self, candidate: Candidate, affordable: Callable[[], bool]) -> Callable[[], bool]:
         """Asked when it is the turn of the fit: the clock tells what is left."""
-        del candidate, share
+        del candidate
         if not self._processes.shared:
             return affordable
         known = affordable()
@@ -226,15 +226,15 @@ class FitBudget(Budget):
         del candidate
         return self.total
 
-    def spend(self, candidate: Candidate, share: float = 1.0) -> None:
+    def spend(self, candidate: Candidate) -> None:
         """Count its effort."""
-        self._spent += share * candidate.effort
+        self._spent += candidate.effort
 
-    def book(self, candidate: Candidate, affordable: Callable[[], bool], share: float = 1.0) -> Callable[[], bool]:
+    def book(self, candidate: Candidate, affordable: Callable[[], bool]) -> Callable[[], bool]:
         """Asked and booked at once."""
         known = affordable()
         if known:
-            self.spend(candidate, share)
+            self.spend(candidate)
         return lambda: known
 
     def affords(self, cost: float) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -106,7 +105,7 @@ class FitJob:
 
 
 class CrossFitter:
-    """Fits candidates to folds, to all entries, or shortly; in the processes there are, and from the store.
+    """Fits candidates to folds, or to all entries; in the processes there are, and from the store.
 
     Parameters
     ----------
@@ -166,30 +165,6 @@ class CrossFitter:
                 before = results.get(name, OutOfFold(job.candidate))
                 results[name] = _with_fold(before, job.fold, result, self._budget)
             yield job, result
-
-    def fit_shortly(
-        self, candidates: Sequence[Candidate], affordable: Callable[[Candidate], bool] = lambda _: True
-    ) -> dict[str, float]:
-        """RMSE of short fits to the first fold by name, to rank candidates by; without those that fail.
-
-        ``affordable`` is asked when it is the turn of a candidate.
-        """
-        found: dict[str, float] = {}
-        share = self._options.settings.short_fit_cost
-        jobs = [
-            Job(partial(self._short_fit, one), self._budget.book(one, partial(affordable, one), share))
-            for one in candidates
-        ]
-        results = run_fits(self._processes, jobs, self._interruption, workers=self._workers)
-        for candidate, result in zip(candidates, results, strict=True):
-            if not result.admitted:
-                continue
-            if result.short_rmse is None:
-                self._on_note(f"{candidate.name}: short fit failed, {result.failure}")
-            else:
-                found[candidate.name] = result.short_rmse
-                self._on_note(f"{candidate.name}: short fit, RMSE {result.short_rmse:.4g}, {result.seconds:.1f} s")
-        return found
 
     def fold_job(self, candidate: Candidate, fold: int, admitted: Callable[[], bool] = lambda: True) -> FitJob:
         """A fit to all folds but one, which predicts that one."""
@@ -251,18 +226,6 @@ class CrossFitter:
         if not np.isfinite(predictions).all():
             return FitResult(failure="its predictions are not finite")
         return FitResult(part, seconds, predictions, self._clock() - begin)
-
-    def _short_fit(self, candidate: Candidate) -> FitResult:
-        train, valid = self._data.split(0)
-        self._warm_up(candidate)
-        begin = self._clock()
-        try:
-            options = replace(self._options, short=True, seconds=self._budget.time_limit())
-            part = family_of(candidate).fit(candidate, train, valid, options)
-            error = squared_error(self._data.clip(part.predict(valid.indices)), valid.values)
-        except FAILURES as failure:
-            return FitResult(failure=str(failure).partition("\n")[0])
-        return FitResult(seconds=self._clock() - begin, short_rmse=math.sqrt(error))
 
     def _warm_up(self, candidate: Candidate) -> None:
         """Compile what a candidate needs, once; on a GPU little is compiled that fits of other shapes use too."""

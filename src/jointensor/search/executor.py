@@ -39,8 +39,6 @@ class FitResult:
     """Of these predictions."""
     failure: str | None = None
     """Why there is no model."""
-    short_rmse: float | None = None
-    """RMSE of a short fit."""
     admitted: bool = True
     """Whether it was affordable when it was its turn."""
     share: float = 1.0
@@ -180,7 +178,6 @@ def _share(processes: ProcessGroup, result: FitResult, owner: int) -> FitResult:
         "seconds": result.seconds,
         "predict_seconds": result.predict_seconds,
         "failure": result.failure,
-        "short_rmse": result.short_rmse,
         "admitted": result.admitted,
         "part": result.part is not None,
         "predictions": result.predictions is not None,

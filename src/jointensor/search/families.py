@@ -39,7 +39,7 @@ CHAIN = {"burn_in": 30, "draws": 50, "thin": 1}
 
 SHORT = {"refine_epochs": 2, "cycle": 2, "restarts": 0, "burn_in": 20, "draws": 15, "thin": 1, "max_rank": 0,
          "solutions": 1}  # fmt: skip
-"""Changes to the recipe for a fit that only ranks candidates, or compiles what they need."""
+"""Changes to the recipe for a fit that only compiles what a candidate needs."""
 
 
 MAX_RANK = 128
@@ -58,7 +58,7 @@ class FitOptions:
     seconds: float = math.inf
     """After which a fit stops with its best state."""
     short: bool = False
-    """Whether a fit only ranks the candidate, or compiles what it needs."""
+    """Whether a fit only compiles what the candidate needs."""
     settings: SearchSettings = SETTINGS
     stopping: Callable[[], bool] = lambda: False
     """Asked by fits that can be stopped between their steps."""

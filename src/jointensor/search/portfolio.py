@@ -40,10 +40,7 @@ class Candidate:
     """Changes to the recipe; options of trees."""
     stage: Stage = "late"
     after: str | None = None
-    """Tried only if this candidate is the best of the family. A late candidate without it is tried by a short fit
-    first, and in full if that is among the better half."""
-    fallback: bool = False
-    """Whether it is tried right after the core if the best core candidate of its family is far behind."""
+    """Tried only if this candidate is the best of the family."""
     seed: int = 0
     """Added to the seed of a fit."""
     effort: float = 1.0
@@ -78,35 +75,25 @@ KRIGING = Candidate("tables+kriging", "kriging", 2, stage="core")
 
 def candidates_for(tensor: SparseTensor, settings: SearchSettings = SETTINGS) -> list[Candidate]:
     """Candidates worth trying on a tensor, those of the default fit first."""
-    base, fm = _additive(tensor), _pairs(tensor, settings)
-    wide = f"{base}+fm:{settings.wide_fm_width}"
+    fm, wide = _pairs(tensor, settings), f"{_additive(tensor)}+fm:{settings.wide_fm_width}"
     trees = Candidate("trees", "trees", 5, stage="core", max_share=0.15, min_seconds=_tree_seconds(tensor, settings))
-    sampled = [
-        Candidate(fm, "gibbs", 3, linear=fm, stage="core", effort=2.0),
-        Candidate(base, "gibbs", 2, linear=base, stage="core"),
-    ]
+    sampled = Candidate(fm, "gibbs", 3, linear=fm, stage="core", effort=2.0)
     julia = Candidate("julia:4/16", "joint", 6, (4, 16), stage="core")
     found = [BIAS, BASELINES["tables"]]
     if axes_of(tensor.modes):
         found += [BASELINES["interp"], KRIGING]
     exact = exact_candidates(tensor, settings)
     if _is_sparse(tensor, settings):
-        found += [trees, sampled[0], *exact, julia, sampled[1]]
+        found += [trees, sampled, *exact, julia]
     else:
-        found += [*exact, julia, trees, *sampled]
+        found += [*exact, julia, trees, sampled]
     if len(tensor) <= settings.max_implicit_entries:
         with_fm, implicit = implicit_candidate(tensor, settings), _implicit(tensor)
         wider = Candidate(
             f"{wide}+implicit", "gibbs", 12, linear=wide + implicit, stage="richer", after=with_fm.name, effort=12.0
         )
         found += [with_fm, wider]
-    smooth = _smooth(tensor)
-    if smooth:
-        found.append(Candidate(f"{fm}+smooth", "gibbs", 4, linear=fm + smooth, stage="richer", effort=2.5))
     found.append(Candidate(wide, "gibbs", 11, linear=wide, stage="richer", after=fm, effort=4.0))
-    # The paper's grid, and either half alone. The network is the fallback for JULIA: the other half may have failed.
-    found += [Candidate(f"julia:{r}/{f}", "joint", 7, (r, f)) for r, f in ((10, 10), (16, 4))]
-    found.append(Candidate("julia:0/20", "joint", 7, (0, 20), fallback=True))
     found.append(Candidate("avocado:20", "joint", 8, (0, 20), nonlinear="avocado"))
     found.append(Candidate("julia:4/32", "joint", 13, (4, 32), after="julia:4/16", effort=2.5))
     return found

@@ -16,7 +16,7 @@ from jointensor.search.cross_fit import Cost, CrossFitter, FitJob, OutOfFold, Re
 from jointensor.search.ensemble_selection import ErrorProducts, tolerated_error
 from jointensor.search.families import family_of
 from jointensor.search.folds import Folds
-from jointensor.search.portfolio import Candidate
+from jointensor.search.portfolio import Candidate, Stage
 from jointensor.search.settings import SETTINGS, SearchSettings
 
 T = TypeVar("T")
@@ -104,30 +104,11 @@ class Screening:
 
         self._try(results, core, affordable)
 
-    def try_fallbacks(self, results: Results) -> None:
-        """Fallback candidates of families whose best candidate is far behind: the family need not be."""
-        behind = [one for one in self._candidates if one.fallback and self._is_behind(results, one.family)]
-        self._try(results, [one for one in behind if self._affords(results, one)])
-
-    def try_richer(self, results: Results) -> None:
-        """Richer candidates of families that are not far behind."""
-        richer = [one for one in self._candidates if one.stage == "richer"]
-        self._try_if_worth(results, [one for one in richer if one.after is None])
-        self._try_if_worth(results, [one for one in richer if self._follows(results, one)])
-
-    def try_late(self, results: Results) -> None:
-        """Candidates that follow the best of their family; then others, by successive halving.
-
-        Successive halving: a short fit of each, then the better half of them in full.
-        """
-        late = [one for one in self._candidates if one.stage == "late" and one.name not in results]
-        self._try_if_worth(results, [one for one in late if self._follows(results, one)])
-        others = [one for one in late if one.after is None]
-        rmse: dict[str, float] = {}
-        for turn in self._turns(others):
-            rmse |= self._fitter.fit_shortly(turn, partial(self._affords, results))
-        ranked = sorted((one for one in others if one.name in rmse), key=lambda one: rmse[one.name])
-        self._try_if_worth(results, ranked[: (len(ranked) + 1) // 2])
+    def try_further(self, results: Results, stage: Stage) -> None:
+        """Candidates of a later stage, of families that are not far behind; those that follow another one last."""
+        found = [one for one in self._candidates if one.stage == stage]
+        self._try_if_worth(results, [one for one in found if one.after is None])
+        self._try_if_worth(results, [one for one in found if self._follows(results, one)])
 
     def _turns(self, items: Sequence[T]) -> Iterator[Sequence[T]]:
         """All at a time; as many as there are processes where several have to decide together what is affordable."""
@@ -145,17 +126,17 @@ class Screening:
         return bool(errors) and min(errors, key=lambda name: errors[name]) == candidate.after
 
     def _try_if_worth(self, results: Results, candidates: Sequence[Candidate]) -> None:
-        """Try candidates that are affordable and whose family is not far behind."""
-        chosen = [one for one in candidates if not self._is_behind(results, one.family)]
+        """Try candidates that are affordable and whose family is worth it."""
+        chosen = [one for one in candidates if self._is_near(results, one.family)]
         self._try(results, chosen, partial(self._affords, results))
 
-    def _is_behind(self, results: Results, family: str) -> bool:
-        """Whether the best candidate of a family is far behind the best of all."""
+    def _is_near(self, results: Results, family: str) -> bool:
+        """Whether a candidate of a family was tried, and the best one is not far behind the best of all."""
         errors = [
             (one.candidate.family, one.squared_error(self._data, [0])) for one in fitted_to(results, [0]).values()
         ]
         own = [error for name, error in errors if name == family]
-        return bool(own) and min(own) > self._settings.max_error_ratio * min(error for _, error in errors)
+        return bool(own) and min(own) <= self._settings.max_error_ratio * min(error for _, error in errors)
 
     def _affords(self, results: Results, candidate: Candidate) -> bool:
         """Whether a candidate can be fitted to all folds, and to all entries."""

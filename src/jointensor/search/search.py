@@ -3,7 +3,7 @@
 default    the default fit, which any result is mixed with
 screen     candidates on the first fold, as far as all folds of them are affordable
 cross-fit  the few that are good together on the other folds: every entry is predicted by fits that did not see it
-late       further networks, by successive halving, and those that help on the other folds
+late       further networks, and those that help on the other folds
 stack      weights that predict the left-out entries best
 residuals  kriging, nearest neighbours and tables of the residuals
 calibrate  intervals from the same left-out entries
@@ -139,10 +139,9 @@ def _cross_fitted(screening: Screening, fitter: CrossFitter, interruption: Inter
     results: Results = {}
     with interruption.ends_stage():
         screening.try_core(results)
-        screening.try_fallbacks(results)
-        screening.try_richer(results)
+        screening.try_further(results, "richer")
         screening.cross_fit(results)
-        screening.try_late(results)
+        screening.try_further(results, "late")
         screening.cross_fit(results)
     if not any(one.predictions for one in results.values()):
         fitter.fit(results, [(BIAS, 0)])

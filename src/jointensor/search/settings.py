@@ -41,8 +41,6 @@ class SearchSettings:
     """Share of a budget in seconds that is kept for stacking, residual models and calibration."""
     min_fit_seconds: float = 1.0
     """Seconds that every fit may take, however little is left of the budget: one that is stopped at once is useless."""
-    short_fit_cost: float = 0.1
-    """Cost of a short fit as a share of a whole one, in a budget of fits: 2 epochs of 24 to 120."""
 
     # --- cross-fitting
     cheap_share: float = 0.2
