@@ -51,7 +51,7 @@ KINDS = {"categories": categories, "encoded": targets}
 def data_of(kind, train):
     """Training data with columns of a kind."""
     names = list(range(train.n_modes)) if kind == "categories" else []
-    return lightgbm.Dataset(KINDS[kind](train, train), train.values, categorical_feature=names)
+    return lightgbm.Dataset(KINDS[kind](train, train), train.values, categorical_feature=names, free_raw_data=False)
 
 
 def settings_of(leaves):
