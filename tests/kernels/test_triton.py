@@ -94,6 +94,23 @@ def test_rows_are_drawn_to_the_prior_and_others_may_be_summed(monkeypatch, modes
     torch.testing.assert_close(found[2], prior[2])
 
 
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("rank", [3, 129])
+def test_half_of_the_rows_are_solved_from_half_of_the_entries(rank, first):
+    """A view of some rows has fewer entries than there are targets."""
+    indices, tables, targets, weights = problem(3, rank)
+    view, half = ModeView.of(indices, 0, [1, 2], SHAPE[0]), slice(first, None, 2)
+    part, prior = view.every_other(half), numbers(SHAPE[0], rank, seed=3)[half].contiguous()
+    ridge = 0.5 * (1 + torch.arange(len(prior), device=DEVICE))
+    found, expected = [tables[0][half].contiguous() for _ in range(2)]
+    entries = RowEntries(part, tables[1:], targets, weights)
+    values = solve_rows_triton(entries, ridge, found, prior=prior)
+    expected_values = solve_rows(entries, ridge, expected, prior=prior)
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+    here = part.order.long()
+    torch.testing.assert_close(values[here], expected_values[here], rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("segment", [16, 1024])
 def test_rows_without_entries_become_zero(monkeypatch, segment):
     monkeypatch.setattr(triton_rows, "SEGMENT", segment)

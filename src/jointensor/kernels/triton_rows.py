@@ -82,7 +82,7 @@ def _solve_rows(entries: RowEntries, ridge: Tensor, table: Tensor, prior: Tensor
     shape = {"DRAWN": prior is not None, "rank": rank, "RANK": padded, "num_warps": 1 if padded <= 32 else 4}
     drawn = table if prior is None else prior
     _accumulate[(len(cut.rows),)](
-        *cut[:4], view.order, view.columns, stacked, offsets, len(targets), targets,
+        *cut[:4], view.order, view.columns, stacked, offsets, len(view.order), targets,
         targets if weights is None else weights, ridge, drawn, table, gram, right,
         WEIGHTED=weights is not None, SUMS=entries.sums, MODES=len(entries.others), BLOCK=BLOCK, **shape,
     )  # fmt: skip
@@ -98,7 +98,7 @@ def evaluate_rows(entries: RowEntries, table: Tensor) -> Tensor:
     padded = max(16, triton.next_power_of_2(table.shape[1]))
     values = torch.empty_like(entries.targets)
     _evaluate[(len(cut.rows),)](
-        *cut[:3], view.order, view.columns, stacked, offsets, len(values), table, values,
+        *cut[:3], view.order, view.columns, stacked, offsets, len(view.order), table, values,
         SUMS=entries.sums, rank=table.shape[1], MODES=len(entries.others), RANK=padded,
         BLOCK=max(1, min(BLOCK, BLOCK * 128 // padded)),  # as many numbers in registers as at a rank of 128
         num_warps=1 if padded <= 32 else 4,

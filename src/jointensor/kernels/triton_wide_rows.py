@@ -77,7 +77,7 @@ def solve_wide_rows(entries: RowEntries, ridge: Tensor, table: Tensor, prior: Te
     view, targets, weights, rank = entries.view, entries.targets, entries.weights, table.shape[1]
     cut = view.remember("wide segments", lambda: wide_segments_of(view))
     looked_up = (view.order, view.columns, *stack_tables(entries.others, table))
-    given = (*looked_up, len(targets), targets, targets if weights is None else weights)
+    given = (*looked_up, len(view.order), targets, targets if weights is None else weights)
     shape = {"WEIGHTED": weights is not None, "SUMS": entries.sums, "rank": rank, "MODES": len(entries.others)}
     for size, rows in zip(FEW, cut.few, strict=True):
         if len(rows):
