@@ -24,8 +24,8 @@ from jointensor.bench.records import kept, origin, records_in
 
 RESULTS = Path(__file__).with_name("results")
 
-BUDGETS = (10, 30, 100, 300)
-"""Seconds."""
+BUDGETS = (None, 10, 30, 100, 300)
+"""Seconds; ``None`` is the default fit, `fit` on the command line."""
 MAX_RATIO = 1.005
 """Up to this ratio to a baseline a run counts as not behind it."""
 SPIN = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: sum(range(10**6))"
@@ -54,7 +54,7 @@ def measured(source, split, options, beside, budget):
 def run(given):
     for source in given.sources:
         for split in map(int, given.splits.split(",")):
-            for budget in (None, *given.budgets):
+            for budget in given.budgets:
                 name = "default" if budget is None else f"{budget:g}"
                 path = given.out / f"{source.stem}.{split}.beside-{given.beside}.{name}.json"
                 one = kept(path, partial(measured, source, split, given.options, given.beside, budget))
@@ -168,10 +168,14 @@ def draw(folder, path):
     plt.close(figure)
 
 
+def read_budgets(text):
+    return [None if one == "fit" else float(one) for one in text.split(",")]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sources", nargs="*", type=Path)
-    parser.add_argument("--budgets", type=lambda text: tuple(map(float, text.split(","))), default=BUDGETS)
+    parser.add_argument("--budgets", type=read_budgets, default=BUDGETS, help="fit,10,30,100,300")
     parser.add_argument("--splits", default="0", help="seeds of the standard split: 0,1,2,3,4")
     parser.add_argument("--beside", type=int, default=0, help="processes that keep a core busy each")
     parser.add_argument("--options", default="", help="further options of fit")
