@@ -26,7 +26,7 @@ from jointensor.data.formats import read_tensor
 from jointensor.data.split import FOLDS, split
 from jointensor.data.tensor import join
 from jointensor.search.budget import make_budget
-from jointensor.search.default_member import NAME, fit_default_member
+from jointensor.search.default_member import NAME, DefaultFitter
 from jointensor.search.ensemble_selection import ErrorProducts
 from jointensor.search.families import FitOptions
 from jointensor.search.fit_store import FitStore, fingerprint_of
@@ -126,7 +126,7 @@ def searched(source, number, given):
     rows += [{"name": f"all of {family}", "family": family} | compared(data, found, names)
              for family, names in families.items() if len(names) > 1]  # fmt: skip
     limit = make_budget(given.budget, given.budget_fits)
-    member = fit_default_member(data, limit, FitOptions(number, given.device), store)
+    member = DefaultFitter(data, limit, FitOptions(number, given.device), store).first()
     if member is not None:
         rows.append({"name": NAME, "family": "default"} | of_default(data, found, member))
     weights = {row["name"]: row["weight"] for row in result.trials}

@@ -1,6 +1,7 @@
 """The default fit in a search: when it is made, what weight it has, and what the figures and intervals are then."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,14 +13,14 @@ from jointensor.predictors.ensemble import Ensemble, Member
 from jointensor.predictors.storage import load_predictor, save_predictor
 from jointensor.search.budget import make_budget
 from jointensor.search.default_fit import default_fit
-from jointensor.search.default_member import DefaultMember, fit_default_member, mix
+from jointensor.search.default_member import DefaultFitter, DefaultMember, mix
 from jointensor.search.ensemble_selection import ErrorProducts
 from jointensor.search.families import FAMILIES, FitOptions
 from jointensor.search.fit_store import FitStore
 from jointensor.search.folds import Folds, fold_entries
 from jointensor.search.portfolio import Candidate, default_candidates
 from jointensor.search.search import search
-from tests.search.searches import BIAS, COMPONENTS, PLENTY, TABLES, additive, along_days, is_inside, rmse
+from tests.search.searches import BIAS, COMPONENTS, PLENTY, TABLES, FakeClock, additive, along_days, is_inside, rmse
 
 CPU = FitOptions(device="cpu", engine="reference")
 
@@ -31,11 +32,16 @@ def quick(monkeypatch):
     monkeypatch.setattr("jointensor.search.search.candidates_for", lambda *_: [BIAS, TABLES])
 
 
-def made(tensor, fits=PLENTY, groups=(), store=None, **more):
-    """Entries in folds, and the default fit of a search of them."""
+def fitter_of(tensor, budget=None, groups=(), store=None, **more):
+    """Entries in folds, and what makes default fits of them."""
     data = fold_entries(tensor, groups, 0)
-    store = FitStore(store, "")
-    return data, fit_default_member(data, make_budget(None, fits), CPU, store, **more)
+    return data, DefaultFitter(data, budget or make_budget(None, PLENTY), CPU, FitStore(store, ""), **more)
+
+
+def made(tensor, fits=PLENTY, store=None):
+    """Entries in folds, and the default fit of a search of them."""
+    data, fitter = fitter_of(tensor, make_budget(None, fits), store=store)
+    return data, fitter.first()
 
 
 # --- which entries it learns from
@@ -86,7 +92,7 @@ def mixture_of(default, rest, entries=2000, noise=1.0):
     def predicted(error, where):
         return (tensor.values[where] + error * rng.standard_normal(len(where))).astype(np.float32)
 
-    member = DefaultMember(found, positions, predicted(default, positions), 1.0)
+    member = DefaultMember((found,), positions, predicted(default, positions), 1.0)
     every = np.arange(len(tensor))
     return data, mix(data, member, found, (every, predicted(rest, every)))
 
@@ -110,7 +116,7 @@ def test_one_that_knows_everything_is_alone():
     assert found.share == 0.0
     assert found.own is None
     assert found.member is not None
-    rest = found.member.predictor
+    rest = found.member.fits[0]
     assert found.around(rest) is rest
 
 
@@ -216,6 +222,68 @@ def test_its_candidates_are_made_as_far_as_a_budget_in_fits_lasts(planted, monke
     assert names == ["components 0", "components 1"]
 
 
+# --- repeats
+
+
+def test_repeats_are_default_fits_validated_by_other_folds_and_their_mean_predicts(quick, planted):
+    """Each fit by hand, from a split of its own."""
+    learnt, others = planted
+    data, fitter = fitter_of(learnt)
+    member = fitter.repeated(replace(fitter.first(), error_over_bias=9.0))
+    truth = []
+    for fold in range(5):
+        parts, positions = data.default_split(CPU.seed, fold)
+        assert (data.fold[positions] == fold).all()
+        options = replace(CPU, seed=CPU.seed + fold)
+        alone = default_fit(parts, fit_baselines(parts), options, candidates=[COMPONENTS]).predictor
+        truth.append(alone.predict(others.indices))
+    np.testing.assert_allclose(member.as_member(1.0).predict(others.indices), np.mean(truth, axis=0), rtol=1e-5)
+    assert len({one.tobytes() for one in truth}) == 5
+
+
+@pytest.mark.parametrize(("fits", "made"), [(1, 1), (2, 2), (4, 4), (99, 5)])
+def test_repeats_are_made_as_far_as_a_budget_in_fits_lasts(quick, planted, fits, made):
+    _, fitter = fitter_of(planted[0], make_budget(None, fits))
+    member = fitter.repeated(fitter.first())
+    assert member.made == made
+    assert fitter.budget.remaining() == fits - made
+    assert fitter.repeated(member).fits == member.fits  # nothing is made twice
+
+
+@pytest.mark.parametrize(("seconds", "made"), [(2.5, 1), (3.0, 2), (9.0, 5)])
+def test_repeats_are_made_as_far_as_seconds_last(quick, planted, seconds, made):
+    """A fit takes one second; a further one has to fit into what is left with a margin, and with the reserve."""
+    clock = FakeClock()
+    _, fitter = fitter_of(planted[0], make_budget(seconds, None, clock), clock=clock)
+    member = replace(fitter.first(), seconds=1.0)
+    clock.now = 1.0
+
+    def pass_time(note):
+        clock.now += note.startswith("default fit ")
+
+    assert replace(fitter, on_note=pass_time).repeated(member).made == made
+
+
+def test_repeats_that_are_far_off_are_left_out(quick, planted):
+    """Beside a first fit that was a thousand times better, all of them are."""
+    _, fitter = fitter_of(planted[0])
+    first = fitter.first()
+    notes = []
+    member = replace(fitter, on_note=notes.append).repeated(replace(first, error_over_bias=first.error_over_bias / 1e6))
+    assert member.fits == first.fits
+    assert member.made == 5
+    assert sum("far off" in note for note in notes) == 4
+
+
+def test_dense_tensors_repeat_before_the_search_and_sparse_ones_after_it(quick, planted, monkeypatch):
+    """With so few fits that only one of both can be made."""
+    for sparse in (False, True):
+        monkeypatch.setattr("jointensor.search.search.is_sparse", lambda *_, answer=sparse: answer)
+        notes = []
+        search(planted[0], budget_fits=3, device="cpu", on_note=notes.append)
+        assert any("default fit 3 of 5" in note for note in notes) == (not sparse)
+
+
 def test_so_few_entries_that_none_are_left_out_have_no_default_fit(monkeypatch):
     tensor = additive((4, 3), 10)
     nothing = np.zeros(0, dtype=np.int64)
@@ -266,7 +334,8 @@ def nested(learnt):
     """A search with two ensembles as members, one of them with models of residuals."""
     found = search(learnt, budget_fits=PLENTY, device="cpu")
     inner = [fit for member in found.predictor.members for fit in member.fits]
-    assert [type(one) for one in inner] == [Ensemble, Ensemble]
+    assert {type(one) for one in inner} == {Ensemble}
+    assert len(found.predictor.members) == 2
     assert any(one.residual_models for one in inner)
     return found.predictor
 

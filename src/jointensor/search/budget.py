@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
@@ -47,6 +47,10 @@ class Budget(ABC):
     @abstractmethod
     def cost_of_seconds(self, seconds: float) -> float:
         """Units of work other than fits, such as predictions."""
+
+    @abstractmethod
+    def cost_of_fits(self, candidates: Sequence[Candidate], seconds: float) -> float:
+        """Units of one fit of each, in so many seconds together."""
 
     @abstractmethod
     def expected_cost(self, candidate: Candidate, others: Iterable[tuple[Candidate, float]]) -> float:
@@ -145,6 +149,11 @@ class SecondsBudget(Budget):
         """The seconds."""
         return seconds
 
+    def cost_of_fits(self, candidates: Sequence[Candidate], seconds: float) -> float:
+        """The seconds."""
+        del candidates
+        return seconds
+
     def expected_cost(self, candidate: Candidate, others: Iterable[tuple[Candidate, float]]) -> float:
         """Effort times the most seconds per effort in its family; its least seconds where none was fitted."""
         rates = [cost / other.effort for other, cost in others if other.family == candidate.family]
@@ -215,6 +224,11 @@ class FitBudget(Budget):
         """Nothing: only fits are counted."""
         del seconds
         return 0.0
+
+    def cost_of_fits(self, candidates: Sequence[Candidate], seconds: float) -> float:
+        """The sum of their efforts."""
+        del seconds
+        return sum(one.effort for one in candidates)
 
     def expected_cost(self, candidate: Candidate, others: Iterable[tuple[Candidate, float]]) -> float:
         """The effort."""

@@ -1,6 +1,7 @@
 """The default fit as a member of a search: it is made first, and mixed with what the folds lead to.
 
-Whatever the budget, the result is then about as good as the better of both, and mostly better.
+Whatever the budget, the result is then about as good as the better of both, and mostly better. While there is time it
+is made again, with other validation entries: the mean of such fits is better than each.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from jointensor.data.split import FOLDS
+from jointensor.data.split import FOLDS, Split
 from jointensor.data.tensor import SparseTensor
 from jointensor.predictors import fit_baselines
 from jointensor.predictors.ensemble import Ensemble, Member
@@ -35,13 +36,23 @@ NAME, OTHERS = "default fit", "search"
 class DefaultMember:
     """The default fit, and predictions for its validation entries that are as good as for new ones."""
 
-    predictor: Ensemble
+    fits: tuple[Ensemble, ...]
+    """Their mean predicts. Each but the first was validated by entries of another fold."""
     positions: NDArray[np.int64]
-    """Of the validation entries in the tensor, ``(entries,)``."""
+    """Of the validation entries of the first fit in the tensor, ``(entries,)``."""
     predictions: NDArray[np.float32]
-    """For them, ``(entries,)``, each by the members with weights that other validation entries decide."""
+    """For them by the first fit, ``(entries,)``, each by the members with weights that other validation entries decide.
+    The mean of several fits is at least about as good."""
     seconds: float
-    """That it took."""
+    """Of all fits."""
+    error_over_bias: float = 1.0
+    """Squared error of the first fit over that of additive biases, on its validation entries."""
+    made: int = 1
+    """Fits that were made, those that were left out included."""
+
+    def as_member(self, weight: float) -> Member:
+        """Of an ensemble."""
+        return Member(NAME, weight, self.fits)
 
 
 @dataclass(frozen=True)
@@ -67,65 +78,100 @@ class Mixture:
         """The ensemble of both; what the search found as it is, if the default fit has no weight."""
         if self.member is None or not self.share:
             return found
-        members = (Member(NAME, self.share, (self.member.predictor,)), Member(OTHERS, 1 - self.share, (found,)))
+        members = (self.member.as_member(self.share), Member(OTHERS, 1 - self.share, (found,)))
         return replace(found, members=tuple(one for one in members if one.weight), residual_models=())
 
 
-def fit_default_member(
-    data: Folds,
-    budget: Budget,
-    options: FitOptions,
-    store: FitStore,
-    on_note: Callable[[str], None] = lambda _: None,
-    clock: Clock = time.monotonic,
-    workers: Workers = ONE_WORKER,
-) -> DefaultMember | None:
-    """Fit it to all entries but its validation entries, or load it from the store.
+@dataclass(frozen=True)
+class DefaultFitter:
+    """Makes default fits of the entries of a search, or loads them from its store."""
 
-    Baselines are members of it whatever the budget; candidates are as far as the budget lasts. ``None`` if there are
-    so few entries that none are left out.
+    data: Folds
+    budget: Budget
+    options: FitOptions
+    store: FitStore
+    """Where they are kept once they are finished."""
+    on_note: Callable[[str], None] = lambda _: None
+    """Called with a line for the user."""
+    clock: Clock = time.monotonic
+    workers: Workers = ONE_WORKER
 
-    Parameters
-    ----------
-    data
-        The entries in folds.
-    budget
-        Of the search.
-    options
-        Of all fits.
-    store
-        Where it is kept once it is finished.
-    on_note
-        Called with a line for the user.
-    clock
-        Returns seconds.
-    workers
-        Make its fits side by side.
-    """
-    parts, positions = data.default_split(options.seed)
-    if not len(positions):
-        return None
-    candidates = _affordable(default_candidates(parts.train, options.settings), budget)
-    keys = [f"default-fit.{len(data.tensor)}.{len(candidates)}{end}" for end in ("", ".validated")]
-    stored = [(one[0], one[1]) for one in map(store.load, keys) if one is not None and isinstance(one[0], Ensemble)]
-    if len(stored) == len(keys):
-        (predictor, seconds), (validated, _) = stored
-    else:
-        begin = clock()
-        limits = replace(options, seconds=budget.time_limit())
+    def first(self) -> DefaultMember | None:
+        """Fitted to all entries but its validation entries, whatever the budget.
+
+        Baselines are members of it in any case; candidates are as far as the budget lasts. ``None`` if there are so few
+        entries that none are left out.
+        """
+        data, options = self.data, self.options
+        parts, positions = data.default_split(options.seed)
+        if not len(positions):
+            return None
+        candidates = _affordable(default_candidates(parts.train, options.settings), self.budget)
+        found = self._fitted(parts, candidates, 0)
+        predictions = _cross_weighted(found.validated, parts.valid, options.seed, options.settings)
+        error = math.sqrt(squared_error(predictions, parts.valid.values))
+        self.on_note(f"{NAME}: RMSE {error:.4g} on its validation entries, {found.seconds:.1f} s")
+        return DefaultMember((found.predictor,), positions, predictions, found.seconds, found.error_over_bias(parts))
+
+    def repeated(self, member: DefaultMember) -> DefaultMember:
+        """With further fits, each validated by entries of another fold, as far as the budget lasts.
+
+        A fit that ends before it converges is left out, and is the last one. So is one whose validation entries it
+        predicts, beside biases, much worse than the first one did; others may follow it.
+        """
+        settings, expected = self.options.settings, member.seconds / member.made
+        most = settings.max_fold_error_ratio * member.error_over_bias
+        for fold in range(member.made, FOLDS):
+            parts, positions = self.data.default_split(self.options.seed, fold)
+            candidates = default_candidates(parts.train, settings)
+            cost = self.budget.cost_of_fits(candidates, expected)
+            if not len(positions) or self.options.stopping() or not self.budget.admit(cost, reserve=True)():
+                break
+            found = self._fitted(parts, candidates, fold)
+            near = found.error_over_bias(parts) <= most
+            fits = (*member.fits, found.predictor) if found.converged and near else member.fits
+            member = replace(member, fits=fits, seconds=member.seconds + found.seconds, made=fold + 1)
+            self.on_note(f"{NAME} {fold + 1} of {FOLDS}: {found.seconds:.1f} s" + ("" if near else ", far off"))
+            if not found.converged:
+                break
+        return member
+
+    def _fitted(self, parts: Split, candidates: Sequence[Candidate], fold: int) -> _Made:
+        keys = [f"default-fit.{fold}.{len(self.data.tensor)}.{len(candidates)}{end}" for end in ("", ".validated")]
+        stored = [one for one in map(self.store.load, keys) if one is not None]
+        if len(stored) == len(keys):
+            (predictor, seconds), (validated, _) = stored
+            if isinstance(predictor, Ensemble) and isinstance(validated, Ensemble):
+                return _Made(predictor, validated, seconds)
+        begin = self.clock()
+        limits = replace(self.options, seed=self.options.seed + fold, seconds=self.budget.time_limit())
         found = default_fit(
-            parts, fit_baselines(parts), limits, candidates=candidates, on_note=on_note, clock=clock, workers=workers
-        )
-        predictor, validated, seconds = found.predictor, found.validated, clock() - begin
-        for joint in predictor.joint_predictors + validated.joint_predictors:
+            parts, fit_baselines(parts), limits, candidates=candidates,
+            on_note=self.on_note, clock=self.clock, workers=self.workers,
+        )  # fmt: skip
+        seconds = self.clock() - begin
+        for joint in found.predictor.joint_predictors + found.validated.joint_predictors:
             joint.model.cpu()  # the memory of a GPU is for the fits that follow
         if found.outcome != "interrupted":
-            for key, one in zip(keys, (predictor, validated), strict=True):
-                store.save(key, one, seconds)
-    predictions = _cross_weighted(validated, data.tensor.take(positions), options.seed, options.settings)
-    error = math.sqrt(squared_error(predictions, data.tensor.values[positions]))
-    on_note(f"{NAME}: RMSE {error:.4g} on its validation entries, {seconds:.1f} s")
-    return DefaultMember(predictor, positions, predictions, seconds)
+            for key, one in zip(keys, (found.predictor, found.validated), strict=True):
+                self.store.save(key, one, seconds)
+        return _Made(found.predictor, found.validated, seconds, found.outcome == "converged")
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A default fit, with all entries and before its refit."""
+
+    predictor: Ensemble
+    validated: Ensemble
+    seconds: float
+    converged: bool = True
+
+    def error_over_bias(self, parts: Split) -> float:
+        """Squared error over that of additive biases, on validation entries that neither has learnt from."""
+        cells, truth = parts.valid.indices, parts.valid.values
+        errors = [squared_error(one.predict(cells), truth) for one in (self.validated, self.validated.fallback)]
+        return errors[0] / max(errors[1], np.finfo(np.float64).tiny)
 
 
 def _cross_weighted(
@@ -192,7 +238,7 @@ def mix(
     rest, truth = predictions[rows], data.tensor.values[member.positions]
     if len(data.untouched):
         cells = data.untouched.indices
-        share = _share(member.predictor.predict(cells), found.predict(cells), data.untouched.values, settings)
+        share = _share(member.as_member(1.0).predict(cells), found.predict(cells), data.untouched.values, settings)
     else:
         share = _share(member.predictions, rest, truth, settings)
     if not share:
@@ -221,7 +267,7 @@ def _similar_errors(
 
 
 def _share(
-    default: NDArray[np.float32], rest: NDArray[np.float32], truth: NDArray[np.float32], settings: SearchSettings
+    default: NDArray[np.floating], rest: NDArray[np.floating], truth: NDArray[np.float32], settings: SearchSettings
 ) -> float:
     """Weight of the default fit by predictions for the same entries, ``(entries,)`` each."""
 

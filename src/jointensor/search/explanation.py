@@ -117,12 +117,12 @@ def _additions(residual_names: Sequence[str], mixture: Mixture, entries: int, rm
 
 
 def _default_row(data: Folds, member: DefaultMember) -> dict[str, Any]:
-    """The default fit: one fit, scored on half of a fold."""
+    """The default fit, scored on half of a fold, and how many fits its mean is of."""
     truth = data.tensor.values[member.positions]
     return {
         "name": NAME,
         "rmse": math.sqrt(squared_error(member.predictions, truth)),
-        "folds": 1,
+        "folds": len(member.fits),
         "spread": None,
         "seconds": member.seconds,
         "failure": None,

@@ -65,14 +65,14 @@ class Folds:
         """Entries that a fold's fit is scored on."""
         return self.tensor.take(np.flatnonzero(self.scored == fold))
 
-    def default_split(self, seed: int) -> tuple[Split, NDArray[np.int64]]:
-        """Half of the entries that the first fold scores as validation entries, the others as training entries.
+    def default_split(self, seed: int, fold: int = 0) -> tuple[Split, NDArray[np.int64]]:
+        """Half of the entries that a fold scores as validation entries, the others as training entries.
 
         Returns the positions of the validation entries in ``tensor``, too.
         """
         count, member = groups_of(self.tensor, self.groups)
         half = (np.random.default_rng([seed, 12]).random(count) < 0.5)[member]
-        chosen = half & (self.scored == 0)  # (entries,)
+        chosen = half & (self.scored == fold)  # (entries,)
         train, valid, none = (self.tensor.take(np.flatnonzero(one)) for one in (~chosen, chosen, chosen & ~chosen))
         return Split(train, valid, none, rule="fold", seed=seed), np.flatnonzero(chosen)
 

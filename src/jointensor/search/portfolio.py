@@ -83,7 +83,7 @@ def candidates_for(tensor: SparseTensor, settings: SearchSettings = SETTINGS) ->
     if axes_of(tensor.modes):
         found += [BASELINES["interp"], KRIGING]
     exact = exact_candidates(tensor, settings)
-    if _is_sparse(tensor, settings):
+    if is_sparse(tensor, settings):
         found += [trees, sampled, *exact, julia]
     else:
         found += [*exact, julia, trees, sampled]
@@ -102,7 +102,7 @@ def candidates_for(tensor: SparseTensor, settings: SearchSettings = SETTINGS) ->
 def default_candidates(tensor: SparseTensor, settings: SearchSettings = SETTINGS) -> list[Candidate]:
     """Candidates of the default fit, in the order in which they are fitted."""
     fm, found = _pairs(tensor, settings), [KRIGING] if axes_of(tensor.modes) else []
-    sparse = _is_sparse(tensor, settings)
+    sparse = is_sparse(tensor, settings)
     if sparse and len(tensor) <= settings.max_sampled_entries:
         found += [Candidate(fm, "gibbs", 3, linear=fm), Candidate("trees", "trees", 5)]
     found += [*exact_candidates(tensor, settings), Candidate("julia:4/16", "joint", 6, (4, 16))]
@@ -159,8 +159,8 @@ def _smooth(tensor: SparseTensor) -> str:
     return "".join(f"+{'cyclic' if order == 'cyclic' else 'smooth'}:{n}" for n, order in kept)
 
 
-def _is_sparse(tensor: SparseTensor, settings: SearchSettings) -> bool:
-    """Whether entries are few: then models of pairs of modes, and trees, may be ahead of CP."""
+def is_sparse(tensor: SparseTensor, settings: SearchSettings) -> bool:
+    """Whether entries are few per label: then models of pairs of modes, and trees, may be ahead of CP."""
     return _entries_per_parameter(tensor, settings) < settings.max_sparse_entries
 
 

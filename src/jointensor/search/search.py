@@ -1,6 +1,6 @@
 """``--rank auto``: try structures on folds of the entries, keep those that validate, and explain the choice.
 
-default    the default fit, which any result is mixed with
+default    the default fit, which any result is mixed with; again with other validation entries on dense tensors
 screen     candidates on the first fold, as far as all folds of them are affordable
 cross-fit  the few that are good together on the other folds: every entry is predicted by fits that did not see it
 late       further networks, and those that help on the other folds
@@ -8,6 +8,7 @@ stack      weights that predict the left-out entries best
 residuals  kriging, nearest neighbours and tables of the residuals
 calibrate  intervals from the same left-out entries
 refit      members fitted to all entries, and averaged
+repeat     the default fit on sparse tensors, where the search gains more
 explain    rows, figures and the reason
 """
 
@@ -28,14 +29,14 @@ from jointensor.predictors import fit_bias, refit_tables
 from jointensor.predictors.ensemble import Ensemble
 from jointensor.search.budget import Clock, make_budget
 from jointensor.search.cross_fit import CrossFitter, Results
-from jointensor.search.default_member import fit_default_member, mix
+from jointensor.search.default_member import DefaultFitter, mix
 from jointensor.search.explanation import SearchResult, explain
 from jointensor.search.families import FitOptions, family_of
 from jointensor.search.fit_store import FitStore, fingerprint_of
 from jointensor.search.folds import Folds, fold_entries
 from jointensor.search.interruption import Interruption
 from jointensor.search.intervals import calibrated
-from jointensor.search.portfolio import BIAS, Candidate, candidates_for
+from jointensor.search.portfolio import BIAS, Candidate, candidates_for, is_sparse
 from jointensor.search.refit import Parts, Refitting, fold_parts, members_of
 from jointensor.search.residuals import fit_residual_models, out_of_fold_predictions, residual_plan
 from jointensor.search.screening import Screening, prediction_seconds
@@ -110,9 +111,10 @@ def search(  # noqa: PLR0913 - everything that decides a search
         within = (lambda: False) if processes.shared else workers.stopping(stopping)
         options = FitOptions(seed, device, engine, groups, settings=settings, stopping=within)
         fitter = CrossFitter(data, limit, options, fits, interruption, processes, on_note, clock, workers)
-        first = None
-        if candidates is None and not processes.shared:
-            first = fit_default_member(data, limit, options, fits, on_note, clock, workers)
+        default_fitter = DefaultFitter(data, limit, options, fits, on_note, clock, workers)
+        first = default_fitter.first() if candidates is None and not processes.shared else None
+        if first is not None and not is_sparse(data.tensor, settings):
+            first = default_fitter.repeated(first)
         screening = Screening(data, limit, fitter, offered, processes, settings, on_note)
 
         results = _cross_fitted(screening, fitter, interruption)
@@ -128,6 +130,8 @@ def search(  # noqa: PLR0913 - everything that decides a search
         mixture = mix(data, first, found, out_of_fold_predictions(data, chosen, models), settings)
         calibration = calibrated(data, mixture.around(found), mixture.rest, mixture.own, seed).calibration
         parts = refitting.refit_with_untouched(parts, results, data)
+        if mixture.member is not None and mixture.share:
+            mixture = replace(mixture, member=default_fitter.repeated(mixture.member))
     predictor = mixture.around(_final_ensemble(data, results, chosen, parts, found))
     predictor = replace(predictor, calibration=calibration)
     outcome = "interrupted" if interruption.happened else "budget" if limit.exhausted else "converged"
