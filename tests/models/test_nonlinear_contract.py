@@ -23,7 +23,12 @@ VARIANTS = {
         "neptune,norm=False",
         "neptune,activation=prelu,dropout_first=0.3,dropout_core=0.2,dropout_hidden=0.4",
     ),
-    "neurtn": ("neurtn", "neurtn,interaction=product", "neurtn,activation=silu,output=softplus"),
+    "neurtn": (
+        "neurtn",
+        "neurtn,interaction=product",
+        "neurtn,interaction=outer",
+        "neurtn,activation=silu,output=softplus",
+    ),
 }
 """Options of every part that go through the checks. A new part or option needs a line here."""
 

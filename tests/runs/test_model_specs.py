@@ -86,7 +86,7 @@ def neptune(k):
 
 
 def neurtn(k):
-    return layer(k**N, N**2 * k) + layer(N**2 * k, k) + layer(k, 1)
+    return layer(N * k, N**2 * k) + layer(N**2 * k, k) + layer(k, 1)
 
 
 @pytest.mark.parametrize("name", ["mean", "bias", "tables", "interp"])
@@ -283,9 +283,9 @@ def test_a_value_that_a_recipe_does_not_take_is_refused_with_the_model_it_was_gi
         ("tucker:2x2", "tucker:2x2 has 2 ranks, the tensor 3 modes; give one rank, or one per mode"),
         ("tucker:2x2x4", "tucker: rank 4 of mode 3 is more than its 3 labels"),
         (
-            "neurtn:100",
+            "neurtn:100,interaction=outer",
             "neurtn of width 100 makes 1,000,000 products of 3 modes, more than 200,000; "
-            "give at most width 58, or interaction=product",
+            "give at most width 58, or interaction=none",
         ),
     ],
 )

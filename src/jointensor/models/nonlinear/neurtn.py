@@ -1,12 +1,14 @@
 """NeurTN: a "neural powered Tucker network" (Chen & Li, IJCAI 2020).
 
-outer    B_1(i_1,:) ∘ ⋯ ∘ B_N(i_N,:)                                                 K^N features
+none     B_1(i_1,:) ⊕ ⋯ ⊕ B_N(i_N,:)                                                  N·K features
 product  (B_1(i_1,:) ⊙ ⋯ ⊙ B_N(i_N,:)) ⊕ B_1(i_1,:) ⊕ ⋯ ⊕ B_N(i_N,:)              (N + 1)·K features
+outer    B_1(i_1,:) ∘ ⋯ ∘ B_N(i_N,:)                                                 K^N features
 MLP      features → N²·K → K → 1, ReLU between the layers, linear output
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar, Literal
 
 import torch
@@ -25,26 +27,27 @@ MAX_FEATURES = 200_000
 
 @nonlinear_parts.register("neurtn")
 class NeurTN(Nonlinear):
-    """Interactions of the rows, as Tucker's core weighs them, through an MLP.
+    """The rows, or interactions of them as Tucker's core weighs them, through an MLP.
 
     Only the abstract of the original is public, and no code: its details are not known, and nothing here
-    claims to be them. JULIA's paper calls it a Tucker network, over-parameterised, at its best with
-    rank 10, with an MLP of the widths above; the outer product fits that description.
+    claims to be them. JULIA's paper gives the layer widths above, with N·K inputs: the rows as they are, which
+    makes it AVOCADO's network at another rank, 10. It also calls it a Tucker network, over-parameterised; the
+    outer product fits that description.
 
     Parameters
     ----------
     n_modes, width
         N and K.
     interaction
+        ``"none"``: the rows side by side, N·K numbers as in the paper.
+        ``"product"``: the K products over all modes, beside the rows.
         ``"outer"``: all K^N products of one number per mode, as in Tucker's model.
-        ``"product"``: the K products over all modes, beside the rows themselves.
     activation
         Between the layers.
     output
         Activation of the output.
     """
 
-    interactions: ClassVar = ("outer", "product")
     total_rank: ClassVar = 10
 
     def __init__(
@@ -52,28 +55,34 @@ class NeurTN(Nonlinear):
         n_modes: int,
         width: int,
         *,
-        interaction: Literal["outer", "product"] = "outer",
+        interaction: Literal["none", "product", "outer"] = "none",
         activation: str = "relu",
         output: str = "identity",
     ) -> None:
         super().__init__(n_modes, width, interaction=interaction, activation=activation, output=output)
-        if interaction not in self.interactions:
-            raise ConfigError(f"neurtn: interaction '{interaction}'; {nearest(interaction, self.interactions)}")
-        features = width**n_modes if interaction == "outer" else (n_modes + 1) * width
+        if interaction not in FEATURES:
+            raise ConfigError(f"neurtn: interaction '{interaction}'; {nearest(interaction, list(FEATURES))}")
+        features = {"none": n_modes * width, "product": (n_modes + 1) * width, "outer": width**n_modes}[interaction]
         if features > MAX_FEATURES:
             raise ConfigError(
                 f"neurtn of width {width} makes {features:,} products of {n_modes} modes, more than {MAX_FEATURES:,}; "
-                f"give at most width {int((MAX_FEATURES + 0.5) ** (1 / n_modes))}, or interaction=product"
+                f"give at most width {int((MAX_FEATURES + 0.5) ** (1 / n_modes))}, or interaction=none"
             )
-        self.row_start = (width**-0.5, 0.1)  # rows of length one: so are their outer products
+        if interaction == "outer":
+            self.row_start = (width**-0.5, 0.1)  # rows of length one: so are their outer products
         self.mlp = hidden_layers(features, n_modes, width, activation)
         self.head = nn.Linear(width, 1)
         self.output = make_activation(output)
 
     def forward(self, rows: Tensor) -> Tensor:
         """``(batch, modes, width)`` → ``(batch,)``."""
-        features = outer(rows) if self.options["interaction"] == "outer" else product_and_rows(rows)
+        features = FEATURES[self.options["interaction"]](rows)
         return self.output(self.head(self.mlp(features))).squeeze(-1)  # (batch,)
+
+
+def concatenate(rows: Tensor) -> Tensor:
+    """The rows side by side, ``(batch, modes, width)`` → ``(batch, modes · width)``."""
+    return rows.flatten(start_dim=1)
 
 
 def outer(rows: Tensor) -> Tensor:
@@ -87,3 +96,7 @@ def outer(rows: Tensor) -> Tensor:
 def product_and_rows(rows: Tensor) -> Tensor:
     """Product over modes beside the rows, ``(batch, modes, width)`` → ``(batch, (modes + 1) · width)``."""
     return torch.cat([multiply_modes(rows), rows.flatten(start_dim=1)], dim=1)
+
+
+FEATURES: dict[str, Callable[[Tensor], Tensor]] = {"none": concatenate, "product": product_and_rows, "outer": outer}
+"""What the MLP sees, by the interaction."""
