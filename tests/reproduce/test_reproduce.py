@@ -82,7 +82,7 @@ def test_a_page_of_what_is_finished_leaves_the_rest_out(name, ran, tmp_path):
 
 
 def test_planted_tensors_are_all_needed(tmp_path):
-    with pytest.raises(DataError, match="4 of 4 fits left"):
+    with pytest.raises(DataError, match="12 of 12 fits left"):
         reproduce("figure2", Setting(tmp_path, quick=True, finished=True))
 
 

@@ -258,6 +258,32 @@ def test_guessed_components_take_the_place_of_random_ones_unless_the_start_is_ra
         assert same(before, trainer.model.linear_factors) != guessed
 
 
+@pytest.mark.parametrize(
+    ("guesses", "how", "guessed"),
+    [
+        ("linear", {"training": "alternating"}, True),
+        ("linear", {"training": "naive"}, False),
+        ("linear", {"first": "nonlinear"}, False),
+        ("always", {"training": "alternating"}, True),
+        ("always", {"training": "naive"}, True),
+        ("always", {"first": "nonlinear"}, True),
+        ("never", {"training": "alternating"}, False),
+        ("never", {"training": "naive"}, False),
+    ],
+)
+def test_when_components_start_at_guesses(clear, short, guesses, how, guessed):
+    """With steps of next to nothing components stay where they start."""
+    still = replace(short, guesses=guesses, lr_linear=1e-12, lr_nonlinear=1e-12, restarts=0, failure_epochs=0, **how)
+    trainer = make_trainer(clear, still)
+    before = copies(trainer.model.linear_factors)
+    train(trainer)
+    moved = [
+        not torch.allclose(one, other, atol=1e-6)
+        for one, other in zip(before, trainer.model.linear_factors, strict=True)
+    ]
+    assert all(moved) == any(moved) == guessed
+
+
 def test_guesses_that_only_fit_their_training_entries_are_not_taken(clear, short):
     """Of pure noise a rank-one term explains a part of the entries it was fitted to, and of others nothing."""
     trainer = make_trainer(clear, short)

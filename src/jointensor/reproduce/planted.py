@@ -58,6 +58,8 @@ def run_one(
         "ratio": ratio,
         "seed": seed,
         "training": recipe.training,
+        "guesses": recipe.guesses,
+        "first": recipe.first,
         "congruence": [float(c) for c in congruence],
         "rmse": figures.rmse,
         "skill": 1 - figures.rmse / float(parts.test.values.std()),

@@ -23,7 +23,10 @@ def init_components(trainer: Trainer, general: float = MIN_GENERALISATION, level
     component was set.
     """
     g, levels = trainer.model.multilinear, levels or trainer.state.levels
-    if g is None or g.cp is None or trainer.recipe.start == "raw" or trainer.model.link != "identity":
+    recipe = trainer.recipe
+    if g is None or g.cp is None or trainer.model.link != "identity":
+        return False
+    if recipe.start == "raw" or recipe.guesses == "never":
         return False
     elsewhere = levels.nonlinear + (levels.linear if "mean" in g.blocks else 0.0)
     carried = levels.linear + levels.nonlinear - elsewhere  # by CP

@@ -61,12 +61,13 @@ def phases_of(trainer: Trainer, exact: Exact | None) -> list[Phase]:
     if recipe.max_rank and (exact is None or recipe.linear_solver == "gibbs" or not model.linear_factors):
         trainer.note("max_rank is not used: R grows where a CP block is solved exactly")
     draws = [draw] if recipe.linear_solver == "gibbs" and exact is not None else []
+    guesses: list[Phase] = [start_components] if recipe.guesses == "always" and exact is None else []
     if recipe.training == "naive":
-        return [refine]
+        return [*guesses, refine]
     if model.multilinear is not None and model.nonlinear is not None:
         if recipe.nested and len(trainer.valid):  # without validation entries there is nothing to compare
             return [solve_alone, descend_alone, fit_other_half, refine, catch_up, *draws]
-        return [warm_start, alternate, refine, *draws]
+        return [*guesses, warm_start, alternate, refine, *draws]
     if exact is None:
         return [start_components, refine]
     return [draw_alone] if draws else [solve]
@@ -223,7 +224,7 @@ def _estimate(trainer: Trainer, exact: Exact | None, name: str) -> float:
     if name == "linear" and exact is not None:
         return solve_warm_start(trainer, exact, frozen)
     with trainer.enter(Estimation) as at:
-        if name == "linear" and not at.initialised:
+        if name == "linear" and not at.initialised and trainer.recipe.guesses != "always":
             init_components(trainer)
         at.initialised = True
         sgd = trainer.sgd("warm start", half)

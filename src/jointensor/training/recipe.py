@@ -74,6 +74,9 @@ class Recipe:
     start: Literal["data", "raw"] = "data"
     """``data``: initial scales from the values, the network's output at their mean, CP components of a warm
     start from rank-one guesses. ``raw``: standard normal factors and the layers' own defaults. Open."""
+    guesses: Literal["linear", "always", "never"] = "linear"
+    """When CP components start at rank-one guesses: ``linear``, where Θ_L is trained alone; ``always``, before any
+    training, of both halves at once as well; ``never``. Open."""
     first: Literal["linear", "nonlinear", "auto"] = "linear"
     """Which half is estimated first. The paper recommends ``linear``; the other order is the ablation. ``auto``:
     the one that alone predicts the validation entries better."""
@@ -178,6 +181,7 @@ NOT_NEGATIVE = (
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "training": ("alternating", "naive"),
+    "guesses": ("linear", "always", "never"),
     "blocks": ("cp", "mean+cp", "bias+cp", "mean+bias+cp"),
     "linear_solver": ("adam", "als", "gibbs"),
     "optimizer": ("adam", "sgd"),
