@@ -4,8 +4,11 @@ import json
 import shutil
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from statistics import mean, stdev
 
+import numpy as np
 import pytest
+from scipy.stats import ttest_1samp, ttest_ind
 from typer.testing import CliRunner
 
 from jointensor import write_tensor
@@ -14,7 +17,7 @@ from jointensor.data.synthetic import make_joint
 from jointensor.errors import ConfigError, DataError
 from jointensor.reproduce import paper, study
 from jointensor.reproduce.experiments import EXPERIMENTS, claims, reproduce, time_saved
-from jointensor.reproduce.study import CUT, CUT_NOTE, Outcome, Setting, answered, as_markdown, figure
+from jointensor.reproduce.study import CUT, CUT_NOTE, Outcome, Setting, answered, as_markdown, below, decided, figure
 
 WITH = {"figure3": "Facebook", "figure4": "Enron-Emails", "table4": "Enron-Emails", "figure5": "Facebook"}
 
@@ -42,7 +45,7 @@ def test_an_experiment_runs_quickly_and_goes_on_where_it_stopped(name, ran):
     assert all(len(row) == len(outcome.header) for row in outcome.rows)
     for one in outcome.findings:
         assert one.claim in text
-        assert one.answer in ("holds", "holds in part", "does not hold", "cannot be tested here")
+        assert one.answer in ("holds", "holds in part", "does not hold", "not decided", "cannot be tested here")
     for picture in setting.out.glob("*.svg"):
         ET.fromstring(picture.read_text(encoding="utf-8"))
         assert picture.name in text
@@ -139,6 +142,51 @@ def test_a_figure_of_a_fit_that_was_cut_off_is_marked(tmp_path):
     assert (figure(whole), figure(cut)) == ("0.5 ± 0.01", "0.5 ± 0.01" + CUT)
     pages = [as_markdown(Outcome("title", ("a",), [[figure(row) + " [0.4]"]]), "name", []) for row in (whole, cut)]
     assert [CUT_NOTE in page for page in pages] == [False, True]
+
+
+def row_of(errors, model="cp:2"):
+    """A row of a comparison, from the RMSE of its fits."""
+    spread = stdev(errors) if len(errors) > 1 else None
+    return {"model": model, "rmse": mean(errors) if errors else None, "rmse_sd": spread, "fits": max(len(errors), 1)}
+
+
+@pytest.mark.parametrize("shift", [-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0])
+def test_a_comparison_is_decided_as_welchs_test_decides_it(shift):
+    rng = np.random.default_rng(int(10 * shift) + 50)
+    for fits in ((3, 3), (5, 3), (2, 7)):
+        one, other = rng.normal(shift, 1.0, fits[0]), rng.normal(0.0, 0.4, fits[1])
+        clear = ttest_ind(one, other, equal_var=False).pvalue < 0.05
+        expected = ("yes" if one.mean() < other.mean() else "no") if clear else "not decided"
+        assert below(row_of(one.tolist()), row_of(other.tolist())) == expected
+
+
+def test_nothing_is_decided_by_one_fit_and_a_failure_is_behind():
+    good, single, failed = row_of([1.0, 1.1, 0.9]), row_of([0.1]), row_of([])
+    assert below(single, good) == below(good, single) == "not decided"
+    assert (below(failed, good), below(good, failed)) == ("no", "yes")
+    assert below(failed, failed) == "not decided"
+    same = row_of([2.0, 2.0])
+    assert (below(same, row_of([3.0, 3.0])), below(row_of([3.0, 3.0]), same)) == ("yes", "no")
+    assert below(same, same) == "not decided"
+
+
+def test_a_baseline_is_the_same_for_all_seeds():
+    """Then the interval is that of the other's mean."""
+    rng = np.random.default_rng(1)
+    for level in (0.5, 0.9, 1.0, 1.1, 1.5):
+        errors = rng.normal(1.0, 0.2, 4)
+        found = below(row_of(errors.tolist()), row_of([level], "bias"))
+        clear = ttest_1samp(errors, level).pvalue < 0.05
+        assert found == (("yes" if errors.mean() < level else "no") if clear else "not decided")
+    assert below(row_of([1.0], "bias"), row_of([1.1], "mean")) == "yes"
+
+
+def test_a_claim_about_every_case_holds_only_where_every_case_is_decided():
+    assert decided("c", ["yes", "yes"], "b").answer == "holds"
+    assert decided("c", ["yes", "not decided"], "b").answer == "not decided"
+    finding = decided("c", ["yes", "no", "not decided", "yes"], "b")
+    assert (finding.answer, finding.because) == ("does not hold", "yes 2, no 1, not decided 1 of 4: b")
+    assert decided("c", [], "").answer == "cannot be tested here"
 
 
 def test_an_answer_needs_every_case():

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
+from scipy.stats import t as student
 
 from jointensor.atomic import write_json, write_text
 from jointensor.data.formats import read_tensor
@@ -20,6 +22,7 @@ from jointensor.errors import ConfigError, DataError
 from jointensor.reproduce.paper import DATASETS
 from jointensor.runs.compare import CompareConfig, OnFit, compare, finished_rows
 from jointensor.runs.folder import environment, read_object
+from jointensor.runs.model_specs import parse_model
 
 STAND_INS = {
     "MovieLens": "ml_25m_first100k",
@@ -146,7 +149,9 @@ class Setting:
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim of the paper, and what we found: ``holds``, ``does not hold``, or why it cannot be tested."""
+    """A claim of the paper, and what we found: ``holds``, ``does not hold``, ``not decided`` by the seeds that were
+    run, or why it cannot be tested.
+    """
 
     claim: str
     answer: str
@@ -171,6 +176,48 @@ def answered(claim: str, won: int, total: int, because: str) -> Finding:
     if not total:
         return Finding(claim, "cannot be tested here", because or "no case was run")
     return Finding(claim, "holds" if won == total else "does not hold", f"{won} of {total}: {because}")
+
+
+Verdict = Literal["yes", "no", "not decided"]
+
+LEVEL = 0.95
+"""Of the intervals over seeds by which a comparison is decided."""
+
+
+def below(one: dict[str, Any], other: dict[str, Any]) -> Verdict:
+    """Whether a method's mean RMSE is below another's, by Welch's interval for their difference over seeds.
+
+    A method without a fit that has a figure is behind. With one fit of either nothing is decided, except that of a
+    baseline, which does not depend on the seed.
+    """
+    if one["rmse"] is None or other["rmse"] is None:
+        return "not decided" if one["rmse"] is other["rmse"] else "no" if one["rmse"] is None else "yes"
+    random = [row for row in (one, other) if parse_model(row["model"]).baseline is None]
+    if any(row["rmse_sd"] is None for row in random):
+        return "not decided"
+    squares = [row["rmse_sd"] ** 2 / row["fits"] for row in random]
+    difference, variance = one["rmse"] - other["rmse"], sum(squares)
+    if variance:
+        freedom = variance**2 / sum(s**2 / (row["fits"] - 1) for s, row in zip(squares, random, strict=True))
+        half = float(student.ppf((1 + LEVEL) / 2, freedom)) * math.sqrt(variance)
+    else:
+        half = 0.0
+    return "yes" if difference < -half else "no" if difference > half else "not decided"
+
+
+def all_of(verdicts: Iterable[Verdict]) -> Verdict:
+    """Whether every one is a yes; no as soon as one is a no."""
+    found = list(verdicts)
+    return "no" if "no" in found else "not decided" if "not decided" in found or not found else "yes"
+
+
+def decided(claim: str, verdicts: Sequence[Verdict], because: str) -> Finding:
+    """A claim about every case, each of which is decided or not."""
+    if not verdicts:
+        return Finding(claim, "cannot be tested here", because or "no case was run")
+    answer = {"yes": "holds", "no": "does not hold", "not decided": "not decided"}[all_of(verdicts)]
+    counts = [f"{word} {verdicts.count(word)}" for word in get_args(Verdict) if word in verdicts]
+    return Finding(claim, answer, f"{', '.join(counts)} of {len(verdicts)}: {because}")
 
 
 def _described(made: dict[str, Any]) -> str:
