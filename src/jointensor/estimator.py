@@ -17,7 +17,7 @@ from torch import nn
 
 from jointensor.data.expressions import ModeExpression, as_labels
 from jointensor.data.frames import TableSpec, encode_frame, frame_to_cells, frame_to_tensor
-from jointensor.data.split import Split, split
+from jointensor.data.split import Split, groups_of, new_modes, split, with_folds
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError, DataError, MissingPackageError
 from jointensor.evaluation.evaluate import calibrate_on
@@ -75,6 +75,9 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         Share of the entries, rounded down, that decides when to stop instead of being learnt from; without a rank,
         and settings of a single model, it chooses and is learnt from afterwards. With 0, or too few entries for one,
         the training error decides.
+    folds
+        How these entries, and folds of ``rank="auto"``, are drawn: ``like-gaps``, as the missing cells lie; ``random``;
+        ``group:MODE,MODE``, those with the same labels of these modes together.
     duplicates
         What rows that share all their labels become: one entry with their ``mean``, ``sum``, ``count`` or
         ``last`` value, or an ``error``. Files with such rows are refused unless told otherwise; here
@@ -141,6 +144,7 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         recipe: str | Recipe = "default",
         loss: str | None = None,
         validation_fraction: float = 0.1,
+        folds: str = "like-gaps",
         duplicates: str = "mean",
         budget: float | None = None,
         budget_fits: int | None = None,
@@ -153,6 +157,7 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         self.recipe = recipe
         self.loss = loss
         self.validation_fraction = validation_fraction
+        self.folds = folds
         self.duplicates = duplicates
         self.budget = budget
         self.budget_fits = budget_fits
@@ -181,6 +186,7 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         if self.budget_fits is not None:
             raise ConfigError(f"budget_fits={self.budget_fits} counts the fits of a search; it goes with rank='auto'")
         parts = split(tensor, test=0.0, valid=self.validation_fraction, seed=seed)
+        parts = with_folds(parts, self.folds, self.validation_fraction)
         if self._mixes(parts):
             return self._mix(parts, seed)
         recipe = make_recipe(self.recipe, **({} if self.loss is None else {"loss": self.loss}))
@@ -193,7 +199,9 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
             budget=math.inf if self.budget is None else self.budget,
         )
         held = parts.test if len(parts.test) else parts.valid
-        calibration = calibrate_on(self.fit_.predictor, (held.indices, held.values), parts.train.shape)
+        calibration = calibrate_on(
+            self.fit_.predictor, (held.indices, held.values), parts.train.shape, _groups_of(held, parts)
+        )
         self.history_ = [epoch.to_dict() for epoch in self.fit_.history]
         self.outcome_: str = self.fit_.outcome
         return self._with_predictor(replace(self.fit_.predictor, calibration=calibration))
@@ -207,12 +215,13 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         """A few models, mixed by the validation entries."""
         with stop_on_interrupt() as stopping:
             seconds = math.inf if self.budget is None else self.budget
-            options = FitOptions(seed, self.device, seconds=seconds, stopping=stopping)
+            groups = new_modes(parts.together)
+            options = FitOptions(seed, self.device, groups=groups, seconds=seconds, stopping=stopping)
             with Workers.of(pick_device(self.device), len(parts.train)) as workers:
                 self.mixture_: DefaultFit = default_fit(parts, fit_baselines(parts), options, workers=workers)
         self.history_, self.outcome_ = [], self.mixture_.outcome
         valid = parts.valid.indices, parts.valid.values
-        calibration = calibrate_on(self.mixture_.validated, valid, parts.train.shape)
+        calibration = calibrate_on(self.mixture_.validated, valid, parts.train.shape, _groups_of(parts.valid, parts))
         return self._with_predictor(replace(self.mixture_.predictor, calibration=calibration))
 
     def _search(self, tensor: SparseTensor, seed: int) -> TensorCompleter:
@@ -225,7 +234,7 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         with stop_on_interrupt() as stopping:
             self.auto_ = search(
                 tensor, seed=seed, budget=self.budget, budget_fits=self.budget_fits, device=self.device,
-                stopping=stopping,
+                groups=with_folds(split(tensor, test=0.0, seed=seed), self.folds, 0.0).together, stopping=stopping,
             )  # fmt: skip
         self.history_, self.outcome_ = [], self.auto_.outcome
         return self._with_predictor(self.auto_.predictor)
@@ -318,6 +327,11 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         # missing labels are looked for below: this check would pass over None and stumble over pandas.NA
         array = check_array(X, dtype=None, ensure_all_finite=False, ensure_min_features=least, estimator=self)
         return [_column_labels(array[:, n], f"x{n}") for n in range(array.shape[1])]
+
+
+def _groups_of(held: SparseTensor, parts: Split) -> NDArray[np.integer] | None:
+    """Which of the held-out entries were left out together; ``None`` if none were."""
+    return groups_of(held, parts.together)[1] if parts.together else None
 
 
 def _as_objects(rows: Sequence[Any]) -> Any:

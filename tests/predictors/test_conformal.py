@@ -279,3 +279,28 @@ def test_the_smallest_value_is_not_missed_where_many_have_it(noises):
     assert np.mean((values[asked] >= cut[:, 0]) & (values[asked] <= cut[:, 1])) == pytest.approx(0.9, abs=0.01)
     assert np.mean(values[asked] < cut[:, 0]) < 0.005
     assert np.diff(cut).mean() < 0.95 * np.diff(not_known).mean()
+
+
+def test_groups_of_one_entry_are_entries():
+    rng = np.random.default_rng(4)
+    cells = np.argwhere(rng.random((30, 20, 10)) < 0.3)
+    residuals = rng.standard_normal(len(cells)) * (1 + cells[:, 0])
+    alone = HeldOut(cells, rng.random(len(cells)), residuals, no(cells))
+    named = alone._replace(together=rng.permutation(len(cells)))
+    first, second = calibrate(alone, (30, 20, 10)), calibrate(named, (30, 20, 10))
+    np.testing.assert_array_equal(first.quantiles, second.quantiles)
+    np.testing.assert_array_equal(first.edges, second.edges)
+
+
+def test_scales_are_fitted_to_other_groups_than_quantiles():
+    """The entries of a group are in the same half: its errors do not make the scale that they are divided by."""
+    rng = np.random.default_rng(0)
+    cells = np.argwhere(np.broadcast_to(rng.random((40, 30, 1)) < 0.1, (40, 30, 12)))
+    held = HeldOut(cells, rng.random(len(cells)), np.ones(len(cells)), no(cells), 7 * (cells[:, 0] * 30 + cells[:, 1]))
+    mixed = held.some(len(cells), seed=3)
+    groups = mixed.group
+    assert mixed.n_groups == len(set(groups.tolist())) == groups.max() + 1 == len(cells) // 12
+    halves = {}
+    for row, half in zip(mixed.indices[:, :2].tolist(), (groups % 2).tolist(), strict=True):
+        halves.setdefault(tuple(row), set()).add(half)
+    assert all(len(one) == 1 for one in halves.values())

@@ -9,7 +9,7 @@ import numpy as np
 
 from jointensor.bench.method import Answer, Method, Problem
 from jointensor.bench.seasonal import seasonal_mean
-from jointensor.data.split import Split
+from jointensor.data.split import Split, like_gaps
 from jointensor.errors import ConfigError
 from jointensor.predictors import fit_baselines
 from jointensor.registry import nearest
@@ -78,7 +78,8 @@ def _default(problem: Problem) -> Answer:
 
 
 def _search(problem: Problem) -> Answer:
-    found = search(problem.everything, seed=problem.seed, budget=problem.seconds, groups=problem.groups)
+    groups = problem.groups or like_gaps(problem.everything, problem.seed)
+    found = search(problem.everything, seed=problem.seed, budget=problem.seconds, groups=groups)
     weights = {row["name"]: row["weight"] for row in found.trials if row["weight"]}
     return Answer(found.predictor.predict(problem.cells), {"weights": weights, "outcome": found.outcome})
 

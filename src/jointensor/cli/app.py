@@ -111,6 +111,9 @@ def fit(
     loss: a.LossName = None,
     split: a.SplitRule = "standard",
     split_seed: Annotated[int, typer.Option(help="Seed of the split.", min=0)] = 0,
+    folds: Annotated[
+        str, typer.Option(help="Validation entries and folds: like-gaps (as cells are missing), random or group:MODES.")
+    ] = "like-gaps",
     test: a.Test = 0.2,
     test_file: Annotated[Path | None, typer.Option(help="Test entries of your own.")] = None,
     valid: a.Valid = 0.1,
@@ -162,9 +165,9 @@ def fit(
                 config = fit_config(
                     source, modes=modes, mode=mode, value=value, duplicates=duplicates, order=order, rank=rank,
                     linear=linear, nonlinear=nonlinear, recipe=recipe, changes=set_, loss=loss, split=split,
-                    split_seed=split_seed, test=test, test_file=test_file, valid=valid, seed=seed, refit=refit,
-                    engine=engine, device=device, budget=budget, budget_fits=budget_fits, memory=memory, stream=stream,
-                    no_restart=no_restart, separator=separator, no_header=no_header, columns=columns,
+                    split_seed=split_seed, folds=folds, test=test, test_file=test_file, valid=valid, seed=seed,
+                    refit=refit, engine=engine, device=device, budget=budget, budget_fits=budget_fits, memory=memory,
+                    stream=stream, no_restart=no_restart, separator=separator, no_header=no_header, columns=columns,
                     checkpoint_every=checkpoint_every,
                 )  # fmt: skip
                 result = run(config, out, heard, processes)

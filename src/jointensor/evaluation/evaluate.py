@@ -68,13 +68,22 @@ def score(
     return {"model": figures, **{name: one.to_dict() for name, (_, one) in others.items()}}
 
 
-def calibrate_on(predictor: JointPredictor | Ensemble, entries: Entries, shape: tuple[int, ...]) -> Calibration | None:
-    """Intervals from entries that the predictor was not trained on; ``None`` where they are too few."""
+def calibrate_on(
+    predictor: JointPredictor | Ensemble,
+    entries: Entries,
+    shape: tuple[int, ...],
+    together: NDArray[np.integer] | None = None,
+) -> Calibration | None:
+    """Intervals from entries that the predictor was not trained on; ``None`` where they are too few.
+
+    ``together`` is the group of every entry, where they were left out in groups.
+    """
     indices, values = entries
     known = np.all(indices >= 0, axis=1)
     if known.sum() < MIN_CALIBRATION_ENTRIES:
         return None
     indices, values = indices[known], np.asarray(values)[known]
     predicted = predictor.predict(indices)
-    held_out = HeldOut(indices, predicted, values - predicted, predictor.unseen(indices))
+    together = None if together is None else together[known]
+    held_out = HeldOut(indices, predicted, values - predicted, predictor.unseen(indices), together)
     return calibrate(held_out.thinned(predictor.determined(indices), seed=0), shape)

@@ -141,6 +141,23 @@ class HeldOut(NamedTuple):
     """Values minus predictions."""
     unseen: NDArray[np.bool_]
     """Whether a label was new to their predictor."""
+    together: NDArray[np.integer] | None = None
+    """Group of every entry: entries that were left out together have errors alike, and count as one. ``None``: each is
+    on its own."""
+
+    @property
+    def group(self) -> NDArray[np.integer]:
+        """Number of the group of every entry, ``(entries,)``, from 0 in the order of first entries."""
+        if self.together is None:
+            return np.arange(len(self.residuals))
+        _, first, member = np.unique(self.together, return_index=True, return_inverse=True)
+        place: NDArray[np.integer] = np.argsort(np.argsort(first))[member]
+        return place
+
+    @property
+    def n_groups(self) -> int:
+        """How many there are."""
+        return len(self.residuals) if self.together is None else len(np.unique(self.together))
 
     def some(self, most: int, seed: int) -> HeldOut:
         """A random part."""
@@ -158,7 +175,10 @@ class HeldOut(NamedTuple):
 
     def at(self, places: NDArray[Any]) -> HeldOut:
         """The entries at some positions."""
-        return HeldOut(self.indices[places], self.predicted[places], self.residuals[places], self.unseen[places])
+        together = None if self.together is None else self.together[places]
+        return HeldOut(
+            self.indices[places], self.predicted[places], self.residuals[places], self.unseen[places], together
+        )
 
 
 def calibrate(
@@ -178,8 +198,8 @@ def calibrate(
         Size of every mode.
     fresh
         Entries that nothing at all was fitted to, predicted by the final model: where there are some, quantiles are
-        theirs. Without them, the scale is fitted to one half of the entries and quantiles to the other, and the other
-        way round.
+        theirs. Without them, the scale is fitted to one half of the groups of entries and quantiles to the other, and
+        the other way round.
     seed
         Of the halves.
     bounds
@@ -187,13 +207,13 @@ def calibrate(
     """
     left_out = left_out.some(SETTINGS.max_residuals, seed)
     base = left_out if fresh is None else fresh
-    groups = max(1, min(SETTINGS.max_groups, len(base.residuals) // SETTINGS.min_group_entries))
+    groups = max(1, min(SETTINGS.max_groups, base.n_groups // SETTINGS.min_group_entries))
     edges = np.unique(np.quantile(base.predicted, np.linspace(0, 1, groups + 1)[1:-1])) if groups > 1 else np.zeros(0)
     scale = _fit_scale(left_out, edges, shape, seed)
     group = np.searchsorted(edges, base.predicted)
     if fresh is None:
         size = np.empty(len(group))
-        halves = np.arange(len(group)) % 2 == 0
+        halves = left_out.group % 2 == 0
         for half in (halves, ~halves):
             other = _fit_scale(left_out.at(~half), edges, shape, seed)
             size[half] = _sizes(other, left_out.indices[half], group[half])
@@ -270,7 +290,9 @@ def _fit_scale(left_out: HeldOut, edges: NDArray[np.float64], shape: tuple[int, 
     group = np.searchsorted(edges, left_out.predicted)
     logs = _log_sizes(left_out.residuals)
     table = SparseTensor.part(np.column_stack([left_out.indices, group]), logs, [*shape, len(edges) + 1])
-    order = np.random.default_rng([seed, 8]).permutation(len(logs))
+    order = np.random.default_rng([seed, 8]).permutation(left_out.n_groups)
+    if left_out.together is not None:  # entries in the order of their groups
+        order = np.argsort(np.argsort(order)[left_out.group], kind="stable")
     held = len(logs) // 5
     return fit_bias(table.take(order[held:]), table.take(order[:held]))
 

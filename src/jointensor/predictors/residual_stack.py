@@ -250,7 +250,7 @@ def _few_folds(tensor: SparseTensor, folds: NDArray[np.integer], groups: Sequenc
     names, which = np.unique(folds, return_inverse=True)
     if len(names) >= CROSS_FIT_FOLDS:
         return which % CROSS_FIT_FOLDS
-    count, member = groups_of(tensor, groups)
+    count, member = groups_of(tensor, tuple(groups))
     return (np.random.default_rng(0).permutation(count) % CROSS_FIT_FOLDS)[member]
 
 

@@ -166,7 +166,7 @@ def fit_trees(
     """
     end = time.monotonic() + seconds
     generator = np.random.default_rng([seed, 31])
-    count, member = groups_of(train, groups)
+    count, member = groups_of(train, tuple(groups))
     fold = generator.integers(FOLDS, size=count)[member]
     encoders, own = encode(train, fold)
     chosen = _sample(len(train), MAX_TRAIN_ENTRIES, generator)

@@ -39,6 +39,8 @@ class RunConfig:
     recipe_changes: dict[str, Any] = field(default_factory=dict)
     split: str = "standard"
     split_seed: int = 0
+    folds: str = "like-gaps"
+    """How validation entries and folds of a search are drawn, beside the standard split."""
     test: float = 0.2
     test_file: str | None = None
     valid: float = 0.1
@@ -89,6 +91,7 @@ class RunConfig:
             "seed": self.split_seed,
             "test": self.test,
             "valid": self.valid,
+            "folds": self.folds,
         }
 
     @classmethod

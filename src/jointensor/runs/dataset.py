@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from jointensor.data.formats import count_entries, order_modes, read_tensor, scan_source
 from jointensor.data.formats.base import ChunkedSource, Reading
@@ -19,7 +20,7 @@ from jointensor.data.modes import Mode, find_mode
 from jointensor.data.queries import read_entries, scan_entries
 from jointensor.data.shard_writer import ShardedTensor, Share, load_shards, write_shards
 from jointensor.data.shards import Shards, read_header
-from jointensor.data.split import Split, SplitAssignment, SplitRule, split
+from jointensor.data.split import Split, SplitAssignment, SplitRule, groups_of, in_words, split, with_folds
 from jointensor.data.tensor import SparseTensor, join
 from jointensor.distributed.process_group import ProcessGroup
 from jointensor.errors import DataError, JointensorError, RunError
@@ -86,8 +87,17 @@ class InMemory:
 
     @property
     def split_record(self) -> dict[str, Any]:
-        """Nothing beyond the options."""
-        return {}
+        """What is left out together."""
+        return {"together": in_words(self.parts.together, self.modes)}
+
+    @property
+    def validation_is_like_gaps(self) -> bool:
+        """Whether validation entries look like the missing cells, and test entries do not."""
+        return bool(self.parts.together) and not self.parts.rule.startswith("group") and len(self.parts.valid) > 0
+
+    def validation_groups(self) -> NDArray[np.integer]:
+        """Which validation entries were left out together, ``(entries,)``."""
+        return groups_of(self.valid, self.parts.together)[1]
 
     def test_parts(self) -> Iterator[Entries]:
         """Test entries, in one part."""
@@ -162,8 +172,14 @@ class OnDisk:
 
     @property
     def split_record(self) -> dict[str, Any]:
-        """How the split was drawn."""
-        return {"drawn": self.shards.how}
+        """How the split was drawn, and that nothing is left out together."""
+        return {"drawn": self.shards.how, "together": "single cells"}
+
+    validation_is_like_gaps = False
+    """Both are drawn entry by entry."""
+
+    def validation_groups(self) -> None:
+        """None: every entry is on its own."""
 
     def test_parts(self) -> Iterator[Entries]:
         """Test entries, a shard at a time."""
@@ -264,10 +280,19 @@ def split_in_memory(config: RunConfig, reading: Reading) -> InMemory:
     """Training, validation and test entries."""
     share = 0.0 if config.test_file else config.test
     parts = split(reading.tensor, rule=config.split, test=share, valid=config.valid, seed=config.split_seed)
+    parts = with_folds(parts, config.folds, config.valid)
     test: Entries = parts.test.indices, parts.test.values
     if config.test_file is not None:
         test = read_entries(config.test_file, reading.tensor.modes, reading.spec)
-    return InMemory(reading, parts, test, list(reading.notes))
+    return InMemory(reading, parts, test, [*reading.notes, *_fold_notes(parts, config.folds)])
+
+
+def _fold_notes(parts: Split, folds: str) -> list[str]:
+    """What is left out together, where that was found from the missing cells."""
+    if not parts.together or folds != "like-gaps" or parts.rule.startswith("group"):
+        return []
+    what = in_words(parts.together, parts.train.modes)
+    return [f"validated by leaving out whole groups ({what}), as cells are missing; --folds random for single entries"]
 
 
 def split_on_disk(

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from jointensor.data.split import Split
+from jointensor.data.split import Split, new_modes
 from jointensor.distributed.process_group import ProcessGroup
 from jointensor.kernels import pick_engine
 from jointensor.metrics import Metrics, measure
@@ -177,8 +177,9 @@ def train_default(run: Context, dataset: Dataset, baselines: dict[str, Predictor
     device, histories = pick_device(config.device), Histories(run.listener.on_epoch)
     slots = (None if run.checkpoints is None else run.checkpoints.next() for _ in count())
     options = FitOptions(
-        config.seed, config.device, config.engine, seconds=config.left(run.begin), stopping=run.listener.stopping
-    )
+        config.seed, config.device, config.engine, new_modes(dataset.parts.together),
+        seconds=config.left(run.begin), stopping=run.listener.stopping,
+    )  # fmt: skip
     with Workers.of(device, len(dataset.parts.train)) as workers:
         found = default_fit(
             dataset.parts, baselines, options, slots=slots, on_note=run.listener.on_note, workers=workers,
@@ -209,7 +210,6 @@ def train_search(run: Context, dataset: Dataset) -> Trained:
     assert isinstance(dataset, InMemory)  # refused from disk
     entries = dataset.without_validation().parts.train
     seconds = SETTINGS.seconds if config.budget is None else config.budget
-    kind, _, names = config.split.partition(":")
     found = search(
         entries,
         seed=config.seed,
@@ -217,7 +217,7 @@ def train_search(run: Context, dataset: Dataset) -> Trained:
         budget_fits=config.budget_fits,
         device=str(processes.device) if processes.shared else config.device,
         engine=config.engine,
-        groups=tuple(entries.mode(name.strip()) for name in names.split(",")) if kind == "group" else (),
+        groups=dataset.parts.together,
         store=run.path / CHECKPOINTS / SEARCH_STORE if processes.first else None,
         on_note=run.listener.on_note,
         processes=processes,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jointensor.data.split import FOLDS, Split, groups_of, held_out, make_folds
+from jointensor.data.split import FOLDS, Groups, Split, groups_of, held_out, make_folds, new_modes
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError
 from jointensor.predictors.axes import axes_of
@@ -40,8 +40,13 @@ class Folds:
     in every fold, and score nothing."""
     deciding: tuple[int, ...] | None
     """Modes whose labels decide the value; ``None`` if there is no such dependency."""
-    groups: tuple[int, ...]
-    """Modes whose labels, taken together, will be new in the entries to predict."""
+    together: Groups
+    """Which entries are left out together."""
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """Modes whose labels, taken together, will be new in the entries to predict."""
+        return new_modes(self.together)
 
     @property
     def scored(self) -> NDArray[np.int8]:
@@ -70,7 +75,7 @@ class Folds:
 
         Returns the positions of the validation entries in ``tensor``, too.
         """
-        count, member = groups_of(self.tensor, self.groups)
+        count, member = groups_of(self.tensor, self.together)
         half = (np.random.default_rng([seed, 12]).random(count) < 0.5)[member]
         chosen = half & (self.scored == fold)  # (entries,)
         train, valid, none = (self.tensor.take(np.flatnonzero(one)) for one in (~chosen, chosen, chosen & ~chosen))
@@ -97,10 +102,8 @@ class Folds:
         return None if self.deciding is None else dependency_table(tensor, self.deciding)
 
 
-def fold_entries(
-    tensor: SparseTensor, groups: tuple[int, ...], seed: int, settings: SearchSettings = SETTINGS
-) -> Folds:
-    """Put the entries of a search into folds.
+def fold_entries(tensor: SparseTensor, together: Groups, seed: int, settings: SearchSettings = SETTINGS) -> Folds:
+    """Put the entries of a search into folds, those of a group into the same one.
 
     Raises
     ------
@@ -110,10 +113,10 @@ def fold_entries(
     least = 2 * FOLDS
     if len(tensor) < least:
         raise ConfigError(f"--rank auto needs at least {least} entries to learn from, there are {len(tensor)}")
-    away = held_out(tensor, groups, seed)
+    away = held_out(tensor, together, seed)
     positions = np.flatnonzero(~away)
     kept = tensor.take(positions)
-    fold = make_folds(kept, groups, seed)
+    fold = make_folds(kept, together, seed)
     deciding = find_dependency(kept)
     dependent = given_by_others(kept, deciding, fold, settings)
     return Folds(
@@ -124,7 +127,7 @@ def fold_entries(
         fold=fold,
         dependent=dependent,
         deciding=deciding if dependent.any() else None,
-        groups=groups,
+        together=together,
     )
 
 

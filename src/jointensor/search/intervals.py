@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from jointensor.data.split import groups_of
 from jointensor.predictors.conformal import HeldOut, calibrate
 from jointensor.predictors.ensemble import Ensemble
 from jointensor.search.folds import Folds, LeftOut
@@ -47,7 +48,9 @@ def _held_out(data: Folds, left_out: LeftOut, seed: int) -> HeldOut:
     """Left-out entries with their predictions."""
     positions, predictions = left_out
     entries = data.tensor.take(positions)
-    found = HeldOut(entries.indices, predictions, entries.values - predictions, cold_entries(data, positions))
+    together = groups_of(entries, data.together)[1] if data.together else None
+    cold = cold_entries(data, positions)
+    found = HeldOut(entries.indices, predictions, entries.values - predictions, cold, together)
     return found.thinned(data.dependent[positions], seed)
 
 
@@ -71,5 +74,6 @@ def _untouched(data: Folds, predictor: Ensemble, seed: int) -> HeldOut | None:
         return None
     cells = data.untouched.indices
     predictions = predictor.predict(cells)
-    fresh = HeldOut(cells, predictions, data.untouched.values - predictions, predictor.unseen(cells))
+    together = groups_of(data.untouched, data.together)[1] if data.together else None
+    fresh = HeldOut(cells, predictions, data.untouched.values - predictions, predictor.unseen(cells), together)
     return fresh.thinned(predictor.determined(cells), seed)

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from jointensor._version import __version__
+from jointensor.data.split import Groups
 from jointensor.data.tensor import SparseTensor
 from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.predictors import fit_bias, refit_tables
@@ -54,7 +55,7 @@ def search(  # noqa: PLR0913 - everything that decides a search
     budget_fits: int | None = None,
     device: str = "auto",
     engine: str = "auto",
-    groups: tuple[int, ...] = (),
+    groups: Groups = (),
     store: Path | None = None,
     on_note: Callable[[str], None] = lambda _: None,
     processes: ProcessGroup = SINGLE_PROCESS,
@@ -80,7 +81,7 @@ def search(  # noqa: PLR0913 - everything that decides a search
     engine
         Which kernels do the work.
     groups
-        Modes whose labels, taken together, will be new in the entries to predict.
+        Entries that are left out together, so that they look like those to predict.
     store
         Folder for finished fits, from which a search that was stopped goes on. It is never removed here.
     on_note
@@ -109,7 +110,7 @@ def search(  # noqa: PLR0913 - everything that decides a search
     made_by = Workers() if processes.shared else Workers.of(pick_device(device), len(data.tensor), settings)
     with made_by as workers:
         within = (lambda: False) if processes.shared else workers.stopping(stopping)
-        options = FitOptions(seed, device, engine, groups, settings=settings, stopping=within)
+        options = FitOptions(seed, device, engine, data.groups, settings=settings, stopping=within)
         fitter = CrossFitter(data, limit, options, fits, interruption, processes, on_note, clock, workers)
         default_fitter = DefaultFitter(data, limit, options, fits, on_note, clock, workers)
         first = default_fitter.first() if candidates is None and not processes.shared else None

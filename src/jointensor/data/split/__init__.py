@@ -5,23 +5,30 @@
 """
 
 from jointensor.data.split.assignment import LEFT_OUT, TEST, TRAIN, VALID, SplitAssignment, SplitRule
-from jointensor.data.split.folds import FOLDS, groups_of, held_out, make_folds
-from jointensor.data.split.rules import RULES, Split, check_share, share_of, split
+from jointensor.data.split.folds import FOLDS, Groups, groups_of, held_out, make_folds, new_modes
+from jointensor.data.split.gaps import in_words, like_gaps
+from jointensor.data.split.rules import FOLD_RULES, RULES, Split, check_share, share_of, split, with_folds
 
 __all__ = [
     "FOLDS",
+    "FOLD_RULES",
     "LEFT_OUT",
     "RULES",
     "TEST",
     "TRAIN",
     "VALID",
+    "Groups",
     "Split",
     "SplitAssignment",
     "SplitRule",
     "check_share",
     "groups_of",
     "held_out",
+    "in_words",
+    "like_gaps",
     "make_folds",
+    "new_modes",
     "share_of",
     "split",
+    "with_folds",
 ]  # fmt: skip

@@ -9,17 +9,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
-from jointensor.data.split.folds import groups_of
-from jointensor.data.tensor import SparseTensor
+from jointensor.data.split.folds import Groups, groups_of
+from jointensor.data.split.gaps import like_gaps
+from jointensor.data.tensor import SparseTensor, join
 from jointensor.errors import ConfigError
 
 RULES = "standard, first:N, time:MODE, slices:MODE or group:MODE,MODE"
+FOLD_RULES = "like-gaps, random or group:MODE,MODE"
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class Split:
     """The rule of :func:`split` that made it."""
     seed: int = 0
     """Seed of the rule."""
+    together: Groups = ()
+    """Which entries are left out together where validation entries, or folds, are drawn."""
 
     def __post_init__(self) -> None:
         if len(self.train) == 0:
@@ -132,11 +136,45 @@ def _whole_labels(
     return np.sort(order[held]), order[~held]
 
 
+def with_folds(parts: Split, folds: str, valid: float) -> Split:
+    """The same with validation entries that are drawn in groups, as folds of a search will be.
+
+    Parameters
+    ----------
+    parts
+        Of the rule ``standard`` or ``first``; others say themselves what belongs together.
+    folds
+        ``random``: entry by entry. ``group:A,B``: those with the same labels of these modes. ``like-gaps``: so that
+        they look most like what is not learnt from, test entries and missing cells.
+    valid
+        Share of the training and validation entries that validates.
+    """
+    kind, _, argument = folds.partition(":")
+    if (kind in ("random", "like-gaps")) == bool(argument) or kind not in ("random", "like-gaps", "group"):
+        raise ConfigError(f"folds '{folds}' are not known; give {FOLD_RULES}")
+    if kind == "random" or parts.rule.partition(":")[0] not in ("standard", "first"):
+        return parts
+    entries = join(parts.train, parts.valid)
+    groups = _modes_of(entries, argument) if kind == "group" else like_gaps(entries, parts.seed)
+    if not groups:
+        return parts
+    count, member = groups_of(entries, groups)
+    chosen, _ = _cut(np.random.default_rng([parts.seed, 2]).permutation(count), valid)
+    validates = np.isin(member, chosen)  # (entries,)
+    train_, valid_ = (entries.take(np.flatnonzero(one)) for one in (~validates, validates))
+    return replace(parts, train=train_, valid=valid_, together=groups)
+
+
+def _modes_of(tensor: SparseTensor, argument: str) -> tuple[int, ...]:
+    return tuple(tensor.mode(name.strip()) for name in argument.split(","))
+
+
 def _by_group(tensor: SparseTensor, argument: str, test: float, valid: float, seed: int, rule: str) -> Split:
-    count, member = groups_of(tensor, [tensor.mode(name.strip()) for name in argument.split(",")])
+    groups = _modes_of(tensor, argument)
+    count, member = groups_of(tensor, groups)
     test_groups, rest = _cut(np.random.default_rng(seed).permutation(count), test)
     valid_groups, _ = _cut(rest, valid)
     part = np.zeros(count, dtype=np.int8)  # (groups,): 0 train, 1 valid, 2 test
     part[test_groups], part[valid_groups] = 2, 1
     train_, valid_, test_ = (tensor.take(np.flatnonzero(part[member] == k)) for k in (0, 1, 2))
-    return Split(train_, valid_, test_, rule, seed)
+    return Split(train_, valid_, test_, rule, seed, groups)
