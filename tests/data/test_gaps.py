@@ -141,6 +141,17 @@ def test_validation_entries_are_whole_groups_and_test_entries_stay():
     assert cells(named.valid) == cells(parts.valid)
 
 
+def test_a_split_like_the_gaps_tests_whole_groups_too():
+    tensor = tensor_of(hidden((1, 1, 36), 0.3))
+    parts, named = split(tensor, rule="like-gaps", seed=1), split(tensor, rule="group:station,day", seed=1)
+    assert parts.together == named.together == (0, 1)
+    for one, other in zip((parts.train, parts.valid, parts.test), (named.train, named.valid, named.test), strict=True):
+        np.testing.assert_array_equal(one.indices, other.indices)
+    single = split(tensor_of(hidden((1, 1, 1), 0.3)), rule="like-gaps")
+    assert single.together == ()
+    assert len(single.test) == int(0.2 * (len(single.train) + len(single.valid) + len(single.test)))
+
+
 def test_random_gaps_random_folds_and_other_splits_change_nothing():
     gaps, none = (tensor_of(hidden(pattern, 0.3)) for pattern in ((1, 1, 36), (1, 1, 1)))
     for before, folds in [
@@ -229,8 +240,11 @@ def test_intervals_of_the_default_fit_come_from_what_looks_like_the_gaps(tmp_pat
         config = RunConfig(str(tmp_path / "known.npz"), folds=folds, device="cpu", budget=1e-3)
         run(config, tmp_path / folds)
         held[folds] = coverage(load_run(tmp_path / folds).predictor, others)
+    run(RunConfig(str(tmp_path / "known.npz"), split="like-gaps", device="cpu", budget=1e-3), tmp_path / "tested")
+    held["tested"] = coverage(load_run(tmp_path / "tested").predictor, others)
     assert held["random"] < 0.4
     assert 0.8 < held["like-gaps"] < 0.97
+    assert 0.8 < held["tested"] < 0.97
 
 
 def test_a_run_says_what_it_leaves_out(tmp_path):

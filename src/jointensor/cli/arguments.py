@@ -25,7 +25,7 @@ NoHeader = Annotated[bool, typer.Option("--no-header", help="The table has no he
 Columns = Annotated[str | None, typer.Option(help="Names of the columns: a,b,c.")]
 
 # what is trained on, and how
-SplitRule = Annotated[str, typer.Option(help="standard, first:N, time:MODE, slices:MODE or group:MODES.")]
+SplitRule = Annotated[str, typer.Option(help="standard, first:N, time:MODE, slices:MODE, group:MODES or like-gaps.")]
 Test = Annotated[float, typer.Option(help="Share of entries used for testing; 0 for none.")]
 Valid = Annotated[float, typer.Option(help="Share of the rest used for validation.")]
 RecipeName = Annotated[str, typer.Option(help="default (exact and regularised) or paper.")]

@@ -93,11 +93,13 @@ class InMemory:
     @property
     def validation_is_like_gaps(self) -> bool:
         """Whether validation entries look like the missing cells, and test entries do not."""
-        return bool(self.parts.together) and not self.parts.rule.startswith("group") and len(self.parts.valid) > 0
+        alike = self.parts.rule == "like-gaps" or self.parts.rule.startswith("group")
+        return bool(self.parts.together) and not alike and len(self.parts.valid) > 0
 
-    def validation_groups(self) -> NDArray[np.integer]:
-        """Which validation entries were left out together, ``(entries,)``."""
-        return groups_of(self.valid, self.parts.together)[1]
+    def left_out_together(self, entries: Entries) -> NDArray[np.integer] | None:
+        """Group of every held-out entry, ``(entries,)``; ``None`` where they were not left out in groups."""
+        part = next((one for one in (self.parts.test, self.valid) if one.indices is entries[0]), None)
+        return groups_of(part, self.parts.together)[1] if part is not None and self.parts.together else None
 
     def test_parts(self) -> Iterator[Entries]:
         """Test entries, in one part."""
@@ -178,7 +180,7 @@ class OnDisk:
     validation_is_like_gaps = False
     """Both are drawn entry by entry."""
 
-    def validation_groups(self) -> None:
+    def left_out_together(self, entries: Entries) -> None:
         """None: every entry is on its own."""
 
     def test_parts(self) -> Iterator[Entries]:
@@ -289,9 +291,11 @@ def split_in_memory(config: RunConfig, reading: Reading) -> InMemory:
 
 def _fold_notes(parts: Split, folds: str) -> list[str]:
     """What is left out together, where that was found from the missing cells."""
-    if not parts.together or folds != "like-gaps" or parts.rule.startswith("group"):
+    if not parts.together or parts.rule.startswith("group") or (folds != "like-gaps" and parts.rule != "like-gaps"):
         return []
     what = in_words(parts.together, parts.train.modes)
+    if parts.rule == "like-gaps":
+        return [f"tested and validated by leaving out whole groups ({what}), as cells are missing"]
     return [f"validated by leaving out whole groups ({what}), as cells are missing; --folds random for single entries"]
 
 

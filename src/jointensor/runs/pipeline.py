@@ -206,13 +206,12 @@ def write(
         counts |= {"train": counts["train"] + counts["valid"], "valid": 0}
     shape = [mode.size for mode in dataset.modes]
     judged, kept = trained.judged, trained.kept
-    together = None
     if dataset.validation_is_like_gaps and not searched:  # test entries are not
-        held_out, together = (dataset.valid.indices, dataset.valid.values), dataset.validation_groups()
+        held_out = dataset.valid.indices, dataset.valid.values
     if (not counts["test"] or dataset.validation_is_like_gaps) and trained.validated is not None:
         judged = trained.validated  # it has not learnt from them
     if not trained.calibrated:
-        calibration = calibrate_on(judged, held_out, tuple(shape), together)
+        calibration = calibrate_on(judged, held_out, tuple(shape), dataset.left_out_together(held_out))
         judged, kept = (replace(one, calibration=calibration) for one in (judged, kept))
     joint = {"joint": {part: figures[part]["joint"] for part in figures}} if trained.joint else {}
     more = {"returned": record.returned | joint, "notes": [*dataset.notes, *record.notes]}

@@ -20,7 +20,7 @@ from jointensor.data.split.gaps import like_gaps
 from jointensor.data.tensor import SparseTensor, join
 from jointensor.errors import ConfigError
 
-RULES = "standard, first:N, time:MODE, slices:MODE or group:MODE,MODE"
+RULES = "standard, first:N, time:MODE, slices:MODE, group:MODE,MODE or like-gaps"
 FOLD_RULES = "like-gaps, random or group:MODE,MODE"
 
 
@@ -59,7 +59,7 @@ def split(
         ``standard``: at random. ``first:N``: the first N entries are for training, the others for
         testing. ``time:MODE``: the latest labels of a mode are for testing. ``slices:MODE``: whole
         labels, drawn at random. ``group:A,B``: entries that share their labels of these modes stay on
-        one side, in validation too.
+        one side, in validation too. ``like-gaps``: the same with groups in which cells are missing.
     test
         Share of all entries for testing; 0 for none.
     valid
@@ -87,7 +87,9 @@ def split(
     elif kind in ("time", "slices") and argument:
         test_at, rest = _whole_labels(tensor, order, tensor.mode(argument), test, latest=kind == "time", seed=seed)
     elif kind == "group" and argument:
-        return _by_group(tensor, argument, test, valid, seed, rule)
+        return _by_group(tensor, _modes_of(tensor, argument), test, valid, seed, rule)
+    elif kind == "like-gaps" and not argument:
+        return _by_group(tensor, like_gaps(tensor, seed), test, valid, seed, rule)
     else:
         raise ConfigError(f"split '{rule}' is not known; give {RULES}")
     valid_at, train_at = _cut(rest, valid)
@@ -169,8 +171,7 @@ def _modes_of(tensor: SparseTensor, argument: str) -> tuple[int, ...]:
     return tuple(tensor.mode(name.strip()) for name in argument.split(","))
 
 
-def _by_group(tensor: SparseTensor, argument: str, test: float, valid: float, seed: int, rule: str) -> Split:
-    groups = _modes_of(tensor, argument)
+def _by_group(tensor: SparseTensor, groups: Groups, test: float, valid: float, seed: int, rule: str) -> Split:
     count, member = groups_of(tensor, groups)
     test_groups, rest = _cut(np.random.default_rng(seed).permutation(count), test)
     valid_groups, _ = _cut(rest, valid)
