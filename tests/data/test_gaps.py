@@ -257,4 +257,20 @@ def test_a_run_says_what_it_leaves_out(tmp_path):
         assert result.split["together"] == ("single cells" if folds == "random" else "station × day")
         figures[folds] = result.valid["rmse"]
     assert sum("leaving out whole groups (station × day), as cells are missing" in note for note in notes) == 1
+    assert not any("--split like-gaps" in note for note in notes)
     assert figures["like-gaps"] == figures["group:station,day"] != figures["random"]
+
+
+def test_a_run_that_tests_single_cells_says_where_the_gaps_are_larger(tmp_path):
+    """A third of the missing cells are in gaps: most of what is not learnt from are test entries."""
+    tensor = tensor_of(hidden((1, 1, 36), 0.06))
+    write_tensor(tensor, tmp_path / "known.npz")
+    notes = []
+    for folds in ("like-gaps", "random"):
+        config = RunConfig(str(tmp_path / "known.npz"), rank=(1, 0), folds=folds, device="cpu")
+        run(config, tmp_path / folds, Listener(on_note=notes.append))
+    hints = [note for note in notes if "--split like-gaps" in note]
+    assert hints == [
+        "cells are missing in whole groups (station × day), and tested one by one; "
+        "--split like-gaps tests and validates as they are missing"
+    ]

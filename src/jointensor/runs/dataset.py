@@ -20,7 +20,7 @@ from jointensor.data.modes import Mode, find_mode
 from jointensor.data.queries import read_entries, scan_entries
 from jointensor.data.shard_writer import ShardedTensor, Share, load_shards, write_shards
 from jointensor.data.shards import Shards, read_header
-from jointensor.data.split import Split, SplitAssignment, SplitRule, groups_of, in_words, split, with_folds
+from jointensor.data.split import Split, SplitAssignment, SplitRule, groups_of, in_words, like_gaps, split, with_folds
 from jointensor.data.tensor import SparseTensor, join
 from jointensor.distributed.process_group import ProcessGroup
 from jointensor.errors import DataError, JointensorError, RunError
@@ -92,9 +92,10 @@ class InMemory:
 
     @property
     def validation_is_like_gaps(self) -> bool:
-        """Whether validation entries look like the missing cells, and test entries do not."""
-        alike = self.parts.rule == "like-gaps" or self.parts.rule.startswith("group")
-        return bool(self.parts.together) and not alike and len(self.parts.valid) > 0
+        """Whether validation entries look like the missing cells, and test entries are drawn one by one."""
+        grouped = self.parts.rule == "like-gaps" or self.parts.rule.startswith("group")
+        given = len(self.test[1]) > len(self.parts.test)  # by a test file
+        return bool(self.parts.together) and not grouped and not given and len(self.parts.valid) > 0
 
     def left_out_together(self, entries: Entries) -> NDArray[np.integer] | None:
         """Group of every held-out entry, ``(entries,)``; ``None`` where they were not left out in groups."""
@@ -286,17 +287,26 @@ def split_in_memory(config: RunConfig, reading: Reading) -> InMemory:
     test: Entries = parts.test.indices, parts.test.values
     if config.test_file is not None:
         test = read_entries(config.test_file, reading.tensor.modes, reading.spec)
-    return InMemory(reading, parts, test, [*reading.notes, *_fold_notes(parts, config.folds)])
+    return InMemory(reading, parts, test, [*reading.notes, *_fold_notes(reading.tensor, parts, config.folds)])
 
 
-def _fold_notes(parts: Split, folds: str) -> list[str]:
+def _fold_notes(tensor: SparseTensor, parts: Split, folds: str) -> list[str]:
     """What is left out together, where that was found from the missing cells."""
-    if not parts.together or parts.rule.startswith("group") or (folds != "like-gaps" and parts.rule != "like-gaps"):
+    like_them = parts.rule == "like-gaps" or (folds == "like-gaps" and parts.rule.partition(":")[0] == "standard")
+    if not like_them:
         return []
-    what = in_words(parts.together, parts.train.modes)
-    if parts.rule == "like-gaps":
-        return [f"tested and validated by leaving out whole groups ({what}), as cells are missing"]
-    return [f"validated by leaving out whole groups ({what}), as cells are missing; --folds random for single entries"]
+    if parts.together:
+        what = in_words(parts.together, tensor.modes)
+        if parts.rule == "like-gaps":
+            return [f"tested and validated by leaving out whole groups ({what}), as cells are missing"]
+        return [f"validated by leaving out whole groups ({what}), as cells are missing; --folds random: single entries"]
+    gaps = like_gaps(tensor, parts.seed) if len(parts.test) else ()
+    if not gaps:
+        return []
+    return [
+        f"cells are missing in whole groups ({in_words(gaps, tensor.modes)}), and tested one by one; "
+        "--split like-gaps tests and validates as they are missing"
+    ]
 
 
 def split_on_disk(

@@ -94,10 +94,13 @@ def _seen(tensor: SparseTensor, seed: int) -> Seen | None:
     if not ordered or not len(tensor):
         return None
     rng = np.random.default_rng([seed, 21])
-    columns = [places_of(mode)[column] for mode, column in zip(tensor.modes, tensor.indices.T, strict=True)]
-    columns = [np.unique(column, return_inverse=True)[1] for column in columns]
+    columns = [
+        _numbered(places_of(mode)[column], mode.size)
+        for mode, column in zip(tensor.modes, tensor.indices.T, strict=True)
+    ]
     kept = np.ones(len(tensor), dtype=np.bool_)
-    sizes = [int(column.max()) + 1 for column in columns]
+    counts = [int(column.max()) + 1 for column in columns]
+    sizes = counts.copy()
     for n in sorted(others, key=lambda n: -sizes[n]):
         most = max(1, MAX_CELLS * sizes[n] // math.prod(sizes))
         if most < sizes[n]:
@@ -106,10 +109,18 @@ def _seen(tensor: SparseTensor, seed: int) -> Seen | None:
             sizes[n] = most
     if math.prod(sizes) > MAX_CELLS or not kept.any():
         return None
-    columns = [np.unique(column[kept], return_inverse=True)[1] for column in columns]
+    columns = [_numbered(column[kept], size) for column, size in zip(columns, counts, strict=True)]
     seen = np.zeros([int(column.max()) + 1 for column in columns], dtype=np.bool_)
     seen[tuple(columns)] = True
     return seen if seen.mean() >= MIN_SHARE * seen.any(axis=tuple(ordered)).mean() else None
+
+
+def _numbered(column: NDArray[np.integer], size: int) -> NDArray[np.int64]:
+    """Labels that occur, numbered from 0 in their order, ``(entries,)``."""
+    occurs = np.zeros(size, dtype=np.bool_)
+    occurs[column] = True
+    number: NDArray[np.int64] = (np.cumsum(occurs) - 1)[column]
+    return number
 
 
 def _surroundings(seen: Seen, cells: NDArray[np.integer], ordered: Sequence[int]) -> list[NDArray[np.float64]]:
