@@ -89,6 +89,8 @@ def test_residuals_along_an_ordered_mode_are_predicted():
     cells = rng.permutation(np.argwhere(np.ones(sizes)))[:6000]
     modes = (Mode("user", sizes[0]), Mode("item", sizes[1]), Mode("day", sizes[2], order="ordered"))
     parts = split(SparseTensor(cells, dense[tuple(cells.T)], modes), seed=0)
+    late = fitted(parts, options=replace(OPTIONS, seconds=0.0), clock=FakeClock(), candidates=())
+    assert late.residual_models == []
     found = fitted(parts, candidates=())
     assert [name for name, _ in found.residual_models] == ["local:day"]
     assert [type(model) for model in found.predictor.residual_models] == [Kriging]

@@ -7,9 +7,10 @@ import pytest
 
 from jointensor.data.split import FOLDS, held_out
 from jointensor.data.tensor import SparseTensor
+from jointensor.predictors.ensemble import Ensemble, Member
 from jointensor.predictors.knn import KnnResiduals
 from jointensor.predictors.kriging import Kriging
-from jointensor.search.residuals import affordable_knn_modes, residual_plan
+from jointensor.search.residuals import affordable_knn_modes, fit_residual_models, residual_plan
 from jointensor.search.search import search
 from jointensor.search.settings import SETTINGS
 from jointensor.search.stacking import stack
@@ -85,6 +86,22 @@ def test_members_predict_all_entries_only_where_there_is_time(hold_out, cost, af
     short = residual_plan(parts.data, mix, results, parts.budget, cost, short=True)
     assert not short.all_entries
     assert list(short.knn_modes) == []
+
+
+def test_residual_models_are_fitted_while_seconds_remain():
+    """Whatever is left of a number of fits: they are none."""
+    learnt, _ = along_days()
+    for seconds, now, some in ((60.0, 59.0, True), (60.0, 61.0, False), (None, 0.0, True)):
+        parts, results = bench(learnt, seconds=seconds, fits=1), {}
+        parts.fitter.fit(results, [(BIAS, 0)])
+        parts.clock.now = now
+        mix = stack(parts.data, results)
+        plan = residual_plan(parts.data, mix, results, parts.budget, 0.0, short=False)
+        bias = results[BIAS.name].fits[0]
+        bare = Ensemble((Member(BIAS.name, 1.0, (bias,)),), (), bias, -99.0, 99.0)
+        found = fit_residual_models(parts.data, mix, bare, plan)
+        assert bool(found.models) == some
+        assert (np.abs(found.residuals - (mix.truth - mix.mixed)).max() > 0) == some
 
 
 def test_kriging_is_kept_where_it_helps():

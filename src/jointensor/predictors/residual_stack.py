@@ -68,6 +68,10 @@ class ResidualStack:
         return ResidualStack(self.models, self.residuals[where], self.notes, predictions)
 
 
+NO_MODELS = ResidualStack((), np.zeros(0), ())
+"""Of entries whose residuals nobody asks for."""
+
+
 def fit_residual_stack(
     tensor: SparseTensor,
     residuals: NDArray[np.floating],

@@ -26,7 +26,7 @@ from jointensor.predictors import Predictor
 from jointensor.predictors.axes import axes_of
 from jointensor.predictors.dependencies import dependency_table, find_dependency, in_words
 from jointensor.predictors.ensemble import Ensemble, Member
-from jointensor.predictors.residual_stack import ResidualStack, fit_validated_kriging, refit_kriging
+from jointensor.predictors.residual_stack import NO_MODELS, ResidualStack, fit_validated_kriging, refit_kriging
 from jointensor.predictors.tables import Tables
 from jointensor.search.budget import Clock
 from jointensor.search.cross_fit import FAILURES
@@ -202,7 +202,9 @@ def default_fit(
     errors = ErrorProducts.of(tried.predictions, parts.valid.values)
     weights = errors.best_weights(options.settings)
     fitted = {name: (tried.fitted[name],) for name in weights}
-    validated, residuals = _corrected(parts, _mean_of(parts.train, fitted, weights, baselines["bias"], deciding))
+    validated, residuals = _mean_of(parts.train, fitted, weights, baselines["bias"], deciding), NO_MODELS
+    if clock() < end:
+        validated, residuals = _corrected(parts, validated)
     known = BASELINES | {one.name: one for one in chosen}
     refitting = _Refitting(everything, tried, known, options, workers, end, clock)
     again = refitting.members(weights, interruption, on_note)

@@ -30,6 +30,8 @@ class ResidualPlan:
     """Modes along which nearest neighbours are searched."""
     all_entries: bool = False
     """Whether kriging over all entries is tried too, with residuals of members that saw them."""
+    nothing: bool = False
+    """Whether there is no time for any."""
 
 
 def residual_plan(
@@ -57,6 +59,8 @@ def residual_plan(
     short
         Whether only what takes next to no time is tried, after an interruption.
     """
+    if budget.exhausted and budget.cost_of_seconds(1.0):
+        return ResidualPlan(tables=False, nothing=True)
     tables = bool(len(data.untouched)) or stack.tabulated_share(results) < settings.max_tabulated_share
     if short:
         return ResidualPlan(tables)
@@ -82,6 +86,8 @@ def fit_residual_models(data: Folds, stack: Stack, ensemble: Ensemble, plan: Res
     """Residual models that reduce the error of out-of-fold predictions; of untouched entries, if there are some."""
     along = data.kriging_axes()
     residuals = stack.truth - stack.mixed
+    if plan.nothing:
+        return ResidualStack((), residuals, ())
 
     def fitted(entries: SparseTensor, values: NDArray[Any], folds: NDArray[Any], **how: Any) -> ResidualStack:
         return fit_residual_stack(entries, values, folds, along=along, groups=data.groups, **how)
