@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from jointensor.bench.method import Answer, Method, Problem
 from jointensor.bench.seasonal import seasonal_mean
-from jointensor.data.split import Split, like_gaps
+from jointensor.data.split import Split, like_gaps, new_modes, with_folds
 from jointensor.errors import ConfigError
 from jointensor.predictors import fit_baselines
 from jointensor.registry import nearest
@@ -71,6 +72,10 @@ def _parts(problem: Problem) -> Split:
 
 def _default(problem: Problem) -> Answer:
     parts, options = _parts(problem), _options(problem)
+    if not problem.groups:
+        share = len(problem.valid) / len(problem.everything)
+        parts = with_folds(replace(parts, rule="standard", seed=problem.seed), "like-gaps", share)
+        options = replace(options, groups=new_modes(parts.together))
     with Workers.of(pick_device(options.device), len(parts.train)) as workers:
         found = default_fit(parts, fit_baselines(parts), options, workers=workers)
     weights = {member.name: round(member.weight, 4) for member in found.predictor.members}
