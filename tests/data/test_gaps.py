@@ -71,11 +71,30 @@ def test_the_order_of_the_labels_counts_not_that_of_their_positions():
     assert len({*zip(entries.tolist(), by_hand.tolist(), strict=True)}) == entries.max() + 1 == by_hand.max() + 1
 
 
-def test_combinations_of_unordered_labels_that_never_occur_are_no_gaps():
+@pytest.mark.parametrize("never", [0.0, 0.2, 0.5])
+@pytest.mark.parametrize(("pattern", "expected"), [((1, 1, 1), ()), ((1, 12, 1), (0, 2))])
+def test_combinations_of_unordered_labels_that_never_occur_are_no_gaps(pattern, expected, never):
     """A shop without a department has no sales of it on any day."""
-    seen = hidden((1, 1, 1), 0.2) & hidden((1, 20, 36), 0.4)
-    modes = (MODES[0], Mode("department", 20), MODES[2])
-    assert like_gaps(tensor_of(seen, modes)) == ()
+    shape = (24, 12, 36)
+    seen = hidden(pattern, 0.1, shape=shape) & hidden((1, 1, 36), never, seed=1, shape=shape)
+    modes = (MODES[0], Mode("department", 12), MODES[2])
+    assert like_gaps(tensor_of(seen, modes)) == expected
+
+
+def test_blocks_are_as_long_where_some_labels_have_no_entries():
+    seen = hidden((24, 1, 6), 0.3)
+    dense = tensor_of(seen)
+    wide = np.zeros((24, 20, 4 * 36), dtype=bool)
+    wide[:, :, ::4] = seen
+    spread = tensor_of(wide, (*MODES[:2], Mode("slot", 4 * 36, order="ordered")))
+    counts = [groups_of(one, like_gaps(one))[0] for one in (dense, spread)]
+    assert counts[0] == counts[1]
+
+
+def test_many_modes_are_not_searched_for_patterns():
+    """There would be twice as many patterns for every further mode."""
+    seen = np.random.default_rng(0).random((3,) * 7) < 0.5
+    assert like_gaps(tensor_of(seen, tuple(Mode(f"m{n}", 3, order="ordered") for n in range(7)))) == ()
 
 
 @pytest.mark.parametrize(
@@ -162,6 +181,16 @@ def test_random_gaps_random_folds_and_other_splits_change_nothing():
     ]:
         assert with_folds(before, folds, 0.1) is before
     assert split(gaps, rule="group:slot").together == (2,)
+
+
+def test_one_group_validates_at_least_and_not_all_of_them():
+    tensor = tensor_of(hidden((1, 1, 1), 0.3), (Mode("station", 24), Mode("day", 20), Mode("region", 36)))
+    few = tensor.take(np.flatnonzero(tensor.indices[:, 2] < 4))
+    parts = with_folds(split(few), "group:region", 0.1)
+    assert len(np.unique(parts.valid.indices[:, 2])) == 1
+    one = tensor.take(np.flatnonzero(tensor.indices[:, 2] < 1))
+    with pytest.raises(ConfigError, match="folds 'group:region': all entries are in one group"):
+        with_folds(split(one), "group:region", 0.1)
 
 
 @pytest.mark.parametrize("folds", ["", "gaps", "random:day", "like-gaps:day", "group", "group:"])

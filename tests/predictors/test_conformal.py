@@ -292,6 +292,14 @@ def test_groups_of_one_entry_are_entries():
     np.testing.assert_array_equal(first.edges, second.edges)
 
 
+def test_one_group_alone_calibrates_by_its_entries():
+    rng = np.random.default_rng(0)
+    cells = np.argwhere(rng.random((10, 10, 4)) < 0.5)
+    held = HeldOut(cells, rng.random(len(cells)), rng.standard_normal(len(cells)), no(cells))
+    one = calibrate(held._replace(together=np.zeros(len(cells), dtype=int)), (10, 10, 4))
+    assert np.isfinite(one.interval(cells, held.predicted, 0.9, no(cells))).all()
+
+
 def test_scales_are_fitted_to_other_groups_than_quantiles():
     """The entries of a group are in the same half: its errors do not make the scale that they are divided by."""
     rng = np.random.default_rng(0)

@@ -147,7 +147,13 @@ def test_a_figure_of_a_fit_that_was_cut_off_is_marked(tmp_path):
 def row_of(errors, model="cp:2"):
     """A row of a comparison, from the RMSE of its fits."""
     spread = stdev(errors) if len(errors) > 1 else None
-    return {"model": model, "rmse": mean(errors) if errors else None, "rmse_sd": spread, "fits": max(len(errors), 1)}
+    return {
+        "model": model,
+        "rmse": mean(errors) if errors else None,
+        "rmse_sd": spread,
+        "fits": max(len(errors), 1),
+        "judged": len(errors),
+    }
 
 
 @pytest.mark.parametrize("shift", [-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0])
@@ -168,6 +174,14 @@ def test_nothing_is_decided_by_one_fit_and_a_failure_is_behind():
     same = row_of([2.0, 2.0])
     assert (below(same, row_of([3.0, 3.0])), below(row_of([3.0, 3.0]), same)) == ("yes", "no")
     assert below(same, same) == "not decided"
+
+
+def test_fits_without_a_figure_decide_nothing():
+    """Two of ten fits have one: the interval is that of two."""
+    good = row_of([1.0, 1.02, 0.98])
+    two = row_of([0.9, 0.91])
+    assert below(two | {"fits": 10}, good) == below(two, good)
+    assert below(good, row_of([]) | {"fits": 0}) == "not decided"  # not run yet
 
 
 def test_a_baseline_is_the_same_for_all_seeds():

@@ -73,7 +73,7 @@ def _parts(problem: Problem) -> Split:
 def _default(problem: Problem) -> Answer:
     parts, options = _parts(problem), _options(problem)
     if not problem.groups:
-        share = len(problem.valid) / len(problem.everything)
+        share = round(len(problem.valid) / len(problem.everything), 3)  # it was rounded down
         parts = with_folds(replace(parts, rule="standard", seed=problem.seed), "like-gaps", share)
         options = replace(options, groups=new_modes(parts.together))
     with Workers.of(pick_device(options.device), len(parts.train)) as workers:

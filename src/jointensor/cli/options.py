@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jointensor.data.formats import format_of
-from jointensor.data.split import check_share
+from jointensor.data.split import check_share, fold_rule
 from jointensor.errors import ConfigError
 from jointensor.kernels.engines import ENGINES
 from jointensor.models.blocks import linear_spec, parse_blocks
@@ -42,6 +42,11 @@ def fit_config(
         raise ConfigError(f"there is no engine '{engine}'; {nearest(engine, ENGINES)}")
     if test_file is not None and same["split"] != "standard":
         raise ConfigError("give --test-file or --split, not both: a test file decides what is tested")
+    kind, _ = fold_rule(same["folds"])
+    if same["folds"] != "like-gaps" and same["split"].partition(":")[0] not in ("standard", "first"):
+        raise ConfigError("--folds goes with the splits standard and first:N; others say what is left out together")
+    if kind == "group" and memory is not None:
+        raise ConfigError("--folds group:… needs all entries in memory: leave out --memory, or --folds")
     if same["stream"] and memory is None:
         raise ConfigError("--stream goes with --memory, such as --memory 4GB")
     reading = read_options(source, **{name: same.pop(name) for name in READING})

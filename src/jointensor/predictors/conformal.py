@@ -213,7 +213,7 @@ def calibrate(
     group = np.searchsorted(edges, base.predicted)
     if fresh is None:
         size = np.empty(len(group))
-        halves = left_out.group % 2 == 0
+        halves = (left_out.group if left_out.n_groups > 1 else np.arange(len(group))) % 2 == 0
         for half in (halves, ~halves):
             other = _fit_scale(left_out.at(~half), edges, shape, seed)
             size[half] = _sizes(other, left_out.indices[half], group[half])

@@ -187,18 +187,20 @@ LEVEL = 0.95
 def below(one: dict[str, Any], other: dict[str, Any]) -> Verdict:
     """Whether a method's mean RMSE is below another's, by Welch's interval for their difference over seeds.
 
-    A method without a fit that has a figure is behind. With one fit of either nothing is decided, except that of a
+    A method whose fits all have no figure is behind. With one fit of either nothing is decided, except that of a
     baseline, which does not depend on the seed.
     """
+    if not one["fits"] or not other["fits"]:
+        return "not decided"  # not run yet
     if one["rmse"] is None or other["rmse"] is None:
         return "not decided" if one["rmse"] is other["rmse"] else "no" if one["rmse"] is None else "yes"
     random = [row for row in (one, other) if parse_model(row["model"]).baseline is None]
     if any(row["rmse_sd"] is None for row in random):
         return "not decided"
-    squares = [row["rmse_sd"] ** 2 / row["fits"] for row in random]
+    squares = [row["rmse_sd"] ** 2 / row["judged"] for row in random]
     difference, variance = one["rmse"] - other["rmse"], sum(squares)
     if variance:
-        freedom = variance**2 / sum(s**2 / (row["fits"] - 1) for s, row in zip(squares, random, strict=True))
+        freedom = variance**2 / sum(s**2 / (row["judged"] - 1) for s, row in zip(squares, random, strict=True))
         half = float(student.ppf((1 + LEVEL) / 2, freedom)) * math.sqrt(variance)
     else:
         half = 0.0

@@ -44,6 +44,7 @@ def _row(model: str, fits: list[dict[str, Any]]) -> dict[str, Any]:
         "success_rate": _mean([one["success"] for one in fits]),
         "first_success_rate": _mean([one["success"] and not one.get("restarts") for one in fits]),
         "fits": len(fits),
+        "judged": len(judged),
         "restarts": sum(one.get("restarts", 0) for one in fits),
         "nonlinear_dead": sum(one.get("nonlinear_dead", False) for one in fits),
         "not_converged": sum(one.get("outcome") == "budget" for one in fits),

@@ -40,7 +40,7 @@ class RunConfig:
     split: str = "standard"
     split_seed: int = 0
     folds: str = "like-gaps"
-    """How validation entries and folds of a search are drawn, beside the standard split."""
+    """How validation entries and folds of a search are drawn, beside the splits ``standard`` and ``first:N``."""
     test: float = 0.2
     test_file: str | None = None
     valid: float = 0.1

@@ -292,7 +292,9 @@ def split_in_memory(config: RunConfig, reading: Reading) -> InMemory:
 
 def _fold_notes(tensor: SparseTensor, parts: Split, folds: str) -> list[str]:
     """What is left out together, where that was found from the missing cells."""
-    like_them = parts.rule == "like-gaps" or (folds == "like-gaps" and parts.rule.partition(":")[0] == "standard")
+    like_them = parts.rule == "like-gaps" or (
+        folds == "like-gaps" and parts.rule.partition(":")[0] in ("standard", "first")
+    )
     if not like_them:
         return []
     if parts.together:

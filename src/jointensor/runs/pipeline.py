@@ -206,12 +206,14 @@ def write(
         counts |= {"train": counts["train"] + counts["valid"], "valid": 0}
     shape = [mode.size for mode in dataset.modes]
     judged, kept = trained.judged, trained.kept
-    if dataset.validation_is_like_gaps and not searched:  # test entries are not
-        held_out = dataset.valid.indices, dataset.valid.values
-    if (not counts["test"] or dataset.validation_is_like_gaps) and trained.validated is not None:
-        judged = trained.validated  # it has not learnt from them
+    by_validation = dataset.validation_is_like_gaps and not searched  # test entries are not
+    before = trained.validated or judged  # it has not learnt from the validation entries
+    if not counts["test"]:
+        judged = before
     if not trained.calibrated:
-        calibration = calibrate_on(judged, held_out, tuple(shape), dataset.left_out_together(held_out))
+        entries = (dataset.valid.indices, dataset.valid.values) if by_validation else held_out
+        together = dataset.left_out_together(entries)
+        calibration = calibrate_on(before if by_validation else judged, entries, tuple(shape), together)
         judged, kept = (replace(one, calibration=calibration) for one in (judged, kept))
     joint = {"joint": {part: figures[part]["joint"] for part in figures}} if trained.joint else {}
     more = {"returned": record.returned | joint, "notes": [*dataset.notes, *record.notes]}
@@ -236,7 +238,8 @@ def write(
     try:
         write_run_report(
             path, result.to_dict(), trained.history, sample, kept, (judged, held_out),
-            calibrated=not trained.calibrated, entries=counts["all"] if isinstance(dataset, OnDisk) else None,
+            calibrated=not (trained.calibrated or by_validation),
+            entries=counts["all"] if isinstance(dataset, OnDisk) else None,
         )  # fmt: skip
     finally:  # a page that fails must not cost a fit
         if config.memory is not None:

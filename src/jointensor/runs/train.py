@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from jointensor.data.split import Split, new_modes
+from jointensor.data.split import groups_of, new_modes
 from jointensor.distributed.process_group import ProcessGroup
 from jointensor.kernels import pick_engine
 from jointensor.metrics import Metrics, measure
@@ -259,11 +259,14 @@ def _with_residual_models(
     if len(train) < RESIDUAL_FOLDS:  # no folds, no residuals
         return Ensemble((member,), (), fallback, *bounds), [], 1
     run.note(f"fitting {RESIDUAL_FOLDS} more times, for residuals of held-out entries")
-    folds = np.random.default_rng([config.seed, 6]).permutation(len(train)) % RESIDUAL_FOLDS  # (entries,)
+    count, group = groups_of(train, parts.together)
+    if count < RESIDUAL_FOLDS:
+        count, group = groups_of(train, ())
+    folds = (np.random.default_rng([config.seed, 6]).permutation(count) % RESIDUAL_FOLDS)[group]  # (entries,)
     residuals = np.empty(len(train))
     for fold in range(RESIDUAL_FOLDS):
         out = np.flatnonzero(folds == fold)
-        some = Split(train.take(np.flatnonzero(folds != fold)), parts.valid, parts.test, parts.rule, parts.seed)
+        some = replace(parts, train=train.take(np.flatnonzero(folds != fold)))
         again = run.fit(fit, make_model(config, fitted.recipe, dataset.modes), some, fitted.recipe)
         residuals[out] = train.values[out] - again.predict(train.indices[out])
     along = [(piece.numbers[0],) for piece in blocks if piece.kind.residual_model == "kriging"]

@@ -152,7 +152,7 @@ class DefaultFitter:
         seconds = self.clock() - begin
         for joint in found.predictor.joint_predictors + found.validated.joint_predictors:
             joint.model.cpu()  # the memory of a GPU is for the fits that follow
-        if found.outcome != "interrupted":
+        if found.outcome == "converged" or (found.outcome == "budget" and not fold):
             for key, one in zip(keys, (found.predictor, found.validated), strict=True):
                 self.store.save(key, one, seconds)
         return _Made(found.predictor, found.validated, seconds, found.outcome == "converged")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jointensor.data.split import FOLDS, Groups, Split, groups_of, held_out, make_folds, new_modes
+from jointensor.data.split import FOLDS, Groups, Split, blocks_of, groups_of, held_out, make_folds, new_modes
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError
 from jointensor.predictors.axes import axes_of
@@ -89,9 +89,10 @@ class Folds:
         """Modes of every axis along which an entry to predict can have neighbours.
 
         Along an axis with any mode that is not one of the groups' the neighbours can be of the entry's own group, and
-        new groups have none.
+        new groups have none; so can they along a mode whose labels count in blocks.
         """
-        return [axis for axis in axes_of(self.tensor.modes) if not self.groups or set(axis) <= set(self.groups)]
+        whole = {n for n, size in blocks_of(self.together) if size == 1}
+        return [axis for axis in axes_of(self.tensor.modes) if not self.together or set(axis) <= whole]
 
     def knn_modes(self) -> list[int]:
         """Modes whose labels can have nearest neighbours, for the same reason."""

@@ -133,6 +133,8 @@ def search(  # noqa: PLR0913 - everything that decides a search
         parts = refitting.refit_with_untouched(parts, results, data)
         if mixture.member is not None and mixture.share:
             mixture = replace(mixture, member=default_fitter.repeated(mixture.member))
+            with interruption.ends_stage():
+                interruption.check()
     predictor = mixture.around(_final_ensemble(data, results, chosen, parts, found))
     predictor = replace(predictor, calibration=calibration)
     outcome = "interrupted" if interruption.happened else "budget" if limit.exhausted else "converged"

@@ -5,9 +5,9 @@
 """
 
 from jointensor.data.split.assignment import LEFT_OUT, TEST, TRAIN, VALID, SplitAssignment, SplitRule
-from jointensor.data.split.folds import FOLDS, Groups, groups_of, held_out, make_folds, new_modes
+from jointensor.data.split.folds import FOLDS, Groups, blocks_of, groups_of, held_out, make_folds, new_modes
 from jointensor.data.split.gaps import in_words, like_gaps
-from jointensor.data.split.rules import FOLD_RULES, RULES, Split, check_share, share_of, split, with_folds
+from jointensor.data.split.rules import FOLD_RULES, RULES, Split, check_share, fold_rule, share_of, split, with_folds
 
 __all__ = [
     "FOLDS",
@@ -21,7 +21,9 @@ __all__ = [
     "Split",
     "SplitAssignment",
     "SplitRule",
+    "blocks_of",
     "check_share",
+    "fold_rule",
     "groups_of",
     "held_out",
     "in_words",

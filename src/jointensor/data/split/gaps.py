@@ -25,6 +25,8 @@ Seen = NDArray[np.bool_]
 
 MAX_CELLS = 1 << 18
 """Cells that are looked at: fewer labels of the modes without an order are drawn where there are more."""
+MAX_MODES = 6
+"""Patterns are twice as many, and take twice as long each, with every further mode."""
 MIN_SHARE = 0.02
 """Share of the cells with entries from which missing ones count as gaps: in sparser tensors, cells without an entry
 mean that nothing happened, and nobody asks for all of them."""
@@ -50,14 +52,15 @@ def like_gaps(tensor: SparseTensor, seed: int = 0) -> Groups:
     Combinations of unordered labels that never occur are no gaps: nothing is known of them at any time. No groups where
     single cells look most like the missing ones, or these are no gaps at all.
     """
-    seen = _seen(tensor, seed)
+    seen = _seen(tensor, seed) if tensor.n_modes <= MAX_MODES else None
     if seen is None:
         return ()
     ordered = tuple(n for n, mode in enumerate(tensor.modes) if mode.order != "none")
-    missing = np.argwhere(~seen)
+    missing = np.argwhere(~seen & seen.any(axis=ordered, keepdims=True))
     if len(missing) < MIN_MISSING:
         return ()
-    asked, modes = _surroundings(seen, missing, ordered), tuple(range(seen.ndim))
+    modes = tuple(range(seen.ndim))
+    asked = [np.quantile(one, LEVELS) for one in _surroundings(seen, missing, ordered)]
     whole = [subset for size in modes for subset in combinations(modes, size) if set(subset) & set(ordered)]
     found: dict[Groups, float] = {groups: _difference(seen, groups, asked, ordered, seed) for groups in (modes, *whole)}
     for base in sorted(found, key=lambda groups: found[groups])[:2]:
@@ -66,8 +69,13 @@ def like_gaps(tensor: SparseTensor, seed: int = 0) -> Groups:
                 blocked: Groups = tuple((m, size) if m == n else m for m in base)
                 found[blocked] = _difference(seen, blocked, asked, ordered, seed) / MAX_BLOCK_RATIO
     best = min(found, key=lambda groups: found[groups])
-    single = best == modes or found[best] > MAX_RATIO * found[modes]
-    return () if single or groups_of(tensor, best)[0] < MIN_GROUPS else best
+    if best == modes or found[best] > MAX_RATIO * found[modes]:
+        return ()
+    spread = [
+        tensor.shape[n] / len(np.unique(tensor.indices[:, n])) for n in modes
+    ]  # labels without entries count, too
+    best = tuple(one if isinstance(one, int) else (one[0], round(one[1] * spread[one[0]])) for one in best)
+    return best if groups_of(tensor, best)[0] >= MIN_GROUPS else ()
 
 
 def in_words(groups: Groups, modes: Sequence[Mode]) -> str:
@@ -87,7 +95,7 @@ def in_words(groups: Groups, modes: Sequence[Mode]) -> str:
 def _seen(tensor: SparseTensor, seed: int) -> Seen | None:
     """Which cells have an entry, in the order of the labels; ``None`` where missing cells are no gaps.
 
-    Labels without entries, and combinations of unordered labels without any, are left out.
+    Labels without entries are left out.
     """
     ordered = [n for n, mode in enumerate(tensor.modes) if mode.order != "none"]
     others = [n for n in range(tensor.n_modes) if n not in ordered]
@@ -159,15 +167,13 @@ def _group_numbers(seen: Seen, groups: Groups) -> tuple[NDArray[np.integer], int
 def _difference(
     seen: Seen, groups: Groups, asked: list[NDArray[np.float64]], ordered: Sequence[int], seed: int
 ) -> float:
-    """How much the surroundings of cells that are hidden by groups differ from those of the missing cells."""
+    """How much the surroundings of cells that are hidden by groups differ from those of the missing cells.
+
+    Of these, quantiles are given. Mean differences of quantiles are summed.
+    """
     number, count = _group_numbers(seen, groups)
     hidden = (np.random.default_rng([seed, 22]).random(count) < HIDDEN_SHARE)[number] & seen
     if not hidden.any() or (hidden == seen).all():
         return math.inf
     found = _surroundings(seen & ~hidden, np.argwhere(hidden), ordered)
-    return sum(_mean_difference(one, other) for one, other in zip(found, asked, strict=True))
-
-
-def _mean_difference(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
-    """Of the quantiles of two distributions."""
-    return float(np.abs(np.quantile(one, LEVELS) - np.quantile(other, LEVELS)).mean())
+    return sum(float(np.abs(np.quantile(one, LEVELS) - other).mean()) for one, other in zip(found, asked, strict=True))

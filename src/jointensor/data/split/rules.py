@@ -149,11 +149,9 @@ def with_folds(parts: Split, folds: str, valid: float) -> Split:
         ``random``: entry by entry. ``group:A,B``: those with the same labels of these modes. ``like-gaps``: so that
         they look most like what is not learnt from, test entries and missing cells.
     valid
-        Share of the training and validation entries that validates.
+        Share of the groups that validates; one at least, unless it is 0.
     """
-    kind, _, argument = folds.partition(":")
-    if (kind in ("random", "like-gaps")) == bool(argument) or kind not in ("random", "like-gaps", "group"):
-        raise ConfigError(f"folds '{folds}' are not known; give {FOLD_RULES}")
+    kind, argument = fold_rule(folds)
     if kind == "random" or parts.rule.partition(":")[0] not in ("standard", "first"):
         return parts
     entries = join(parts.train, parts.valid)
@@ -161,10 +159,20 @@ def with_folds(parts: Split, folds: str, valid: float) -> Split:
     if not groups:
         return parts
     count, member = groups_of(entries, groups)
-    chosen, _ = _cut(np.random.default_rng([parts.seed, 2]).permutation(count), valid)
-    validates = np.isin(member, chosen)  # (entries,)
+    if valid and count < 2:
+        raise ConfigError(f"folds '{folds}': all entries are in one group, none is left to validate; give other modes")
+    order = np.random.default_rng([parts.seed, 2]).permutation(count)
+    validates = np.isin(member, order[: max(share_of(count, valid), int(valid > 0))])  # (entries,)
     train_, valid_ = (entries.take(np.flatnonzero(one)) for one in (~validates, validates))
     return replace(parts, train=train_, valid=valid_, together=groups)
+
+
+def fold_rule(folds: str) -> tuple[str, str]:
+    """``like-gaps``, ``random`` or ``group``, and the modes of groups."""
+    kind, _, argument = folds.partition(":")
+    if (kind in ("random", "like-gaps")) == bool(argument) or kind not in ("random", "like-gaps", "group"):
+        raise ConfigError(f"folds '{folds}' are not known; give {FOLD_RULES}")
+    return kind, argument
 
 
 def _modes_of(tensor: SparseTensor, argument: str) -> tuple[int, ...]:
