@@ -466,3 +466,27 @@ def test_a_rank_beyond_memory_is_one_line_and_leaves_no_folder(cli, table, tmp_p
     assert err.startswith(f"error: rank {rank}")
     assert "GB of memory" in err
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--folds", "gaps"), "folds 'gaps' are not known; give like-gaps, random or group:MODE,MODE"),
+        (("--folds", "group:place"), "there is no mode 'place'; the modes are user, movie, day"),
+        (("--folds", "random", "--split", "time:day"), "--folds goes with the splits standard and first:N"),
+        (("--folds", "group:user", "--memory", "4GB"), "--folds group:… needs all entries in memory"),
+    ],
+)
+def test_folds_that_cannot_be_made_are_refused(cli, table, tmp_path, options, message):
+    code, _, err = cli("fit", table, *MODES, "--out", tmp_path / "run", *options)
+    assert code == 2
+    assert message in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_folds_by_group_validate_with_whole_groups(cli, table, tmp_path):
+    out = tmp_path / "run"
+    code, _, err = cli("fit", table, *MODES, "--rank", "1/0", "--folds", "group:user", "--out", out, *QUICK)
+    assert code == 0, err
+    record = json.loads((out / "metrics.json").read_text(encoding="utf-8"))["split"]
+    assert (record["folds"], record["together"]) == ("group:user", "user")
