@@ -66,7 +66,7 @@ class SearchSettings:
     max_tabulated_share: float = 0.5
     """Weight of members with tables from which tables of residuals are not tried on small tensors: refitted tables know
     the other entries already."""
-    knn_share: float = 0.5
+    knn_share: float = 0.9
     """Share of the remaining seconds that the search for nearest neighbours may take."""
     overtime_share: float = 1.25
     """Share of the budget within which members may have predicted all entries: kriging over all of them is worth it."""
