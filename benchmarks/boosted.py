@@ -62,7 +62,8 @@ def settings_of(leaves):
 def chosen_rounds(parts, kind, leaves, seconds):
     """Trees that validate best, of those grown within the seconds: their number, and their error."""
     data = data_of(kind, parts.train)
-    check = lightgbm.Dataset(KINDS[kind](parts.train, parts.valid), parts.valid.values, reference=data)
+    columns = KINDS[kind](parts.train, parts.valid)
+    check = lightgbm.Dataset(columns, parts.valid.values, reference=data, free_raw_data=False)
     data.construct(), check.construct()
     begin = time.perf_counter()
 

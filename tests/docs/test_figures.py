@@ -7,6 +7,8 @@ from statistics import mean
 
 import pytest
 
+from jointensor.bench.records import records_in
+from jointensor.bench.table import as_markdown
 from tests.docs.pages import DOCS, ROOT
 
 RECORDS = ROOT / "benchmarks" / "results" / "auto"
@@ -51,11 +53,30 @@ def test_the_table_of_the_default_fit_is_made_from_its_records(monkeypatch):
     spec.loader.exec_module(fits)
     folder = ROOT / "benchmarks" / "results" / "fits"
     page = (DOCS / "results.md").read_text(encoding="utf-8")
-    for name in ("default", "auto_300"):
+    for name in ("default", "default_h200", "auto_300"):
         assert fits.table(folder, name) in page, f"python benchmarks/fits.py --table --name {name}"
     for path in folder.glob("*.json"):
         record = json.loads(path.read_text(encoding="utf-8"))
         assert {"commit", "clean", "versions", "machine", "options", "split", "test"} <= set(record), path.name
+
+
+@pytest.mark.parametrize("name", ["anytime", "boosted"])
+def test_tables_of_scripts_are_made_from_their_records(monkeypatch, name):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    pytest.importorskip("lightgbm", reason="boosted.py imports it")
+    spec = spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    script = module_from_spec(spec)
+    spec.loader.exec_module(script)
+    table = script.table(ROOT / "benchmarks" / "results" / name)
+    assert table in (DOCS / "results.md").read_text(encoding="utf-8"), f"python benchmarks/{name}.py --table"
+
+
+def test_the_table_of_gaps_is_made_from_its_records():
+    records = records_in(ROOT / "benchmarks" / "results" / "gaps", "*/*.json")
+    assert len({one["task"] for one in records}) == 9
+    assert all({"commit", "clean", "versions", "machine", "data"} <= set(one) for one in records)
+    table = as_markdown(records, "fit").replace("### ", "#### ")
+    assert table in (DOCS / "results.md").read_text(encoding="utf-8")
 
 
 ROWS = rows_of(ROOT / "README.md", "`auto` (ensemble)")

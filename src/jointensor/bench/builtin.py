@@ -10,7 +10,7 @@ import numpy as np
 
 from jointensor.bench.method import Answer, Method, Problem
 from jointensor.bench.seasonal import seasonal_mean
-from jointensor.data.split import Split, like_gaps, new_modes, with_folds
+from jointensor.data.split import Split, in_words, like_gaps, new_modes, with_folds
 from jointensor.errors import ConfigError
 from jointensor.predictors import fit_baselines
 from jointensor.registry import nearest
@@ -79,7 +79,8 @@ def _default(problem: Problem) -> Answer:
     with Workers.of(pick_device(options.device), len(parts.train)) as workers:
         found = default_fit(parts, fit_baselines(parts), options, workers=workers)
     weights = {member.name: round(member.weight, 4) for member in found.predictor.members}
-    return Answer(found.predictor.predict(problem.cells), {"weights": weights, "outcome": found.outcome})
+    chosen = {"weights": weights, "outcome": found.outcome, "together": in_words(parts.together, parts.train.modes)}
+    return Answer(found.predictor.predict(problem.cells), chosen)
 
 
 def _search(problem: Problem) -> Answer:
