@@ -275,6 +275,22 @@ def test_repeats_that_are_far_off_are_left_out(quick, planted):
     assert sum("far off" in note for note in notes) == 4
 
 
+def test_a_search_that_is_stopped_in_its_last_repeats_says_so_and_goes_on(quick, planted, tmp_path, monkeypatch):
+    monkeypatch.setattr("jointensor.search.search.is_sparse", lambda *_: True)
+    how, notes = {"budget_fits": PLENTY, "device": "cpu"}, []
+
+    def asked():
+        return any("default fit 2 of 5" in note for note in notes)
+
+    stopped = search(planted[0], store=tmp_path, on_note=notes.append, stopping=asked, **how)
+    assert stopped.interrupted
+    assert stopped.trials[0]["folds"] == 2
+    resumed, whole = search(planted[0], store=tmp_path, **how), search(planted[0], **how)
+    assert not resumed.interrupted
+    cells = planted[1].indices
+    np.testing.assert_array_equal(resumed.predictor.predict(cells), whole.predictor.predict(cells))
+
+
 def test_dense_tensors_repeat_before_the_search_and_sparse_ones_after_it(quick, planted, monkeypatch):
     """With so few fits that only one of both can be made."""
     for sparse in (False, True):
