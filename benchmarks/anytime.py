@@ -155,6 +155,7 @@ def draw(folder, path):
                 panel.plot(one[None]["seconds"], error(one[None]), "s", color=color, label=f"fit, {label}")
         panel.axhline(best_baseline(one), color="0.5", linestyle="--", label="best baseline")
         panel.set(title=f"{tensor}, split {split}", xscale="log", xlabel="seconds", ylabel="test RMSE")
+        panel.set_xticks([one for one in BUDGETS if one])
         panel.xaxis.set_major_formatter(ScalarFormatter())
         panel.xaxis.set_minor_formatter(NullFormatter())
     for panel in panels.flat[len(tensors) :]:

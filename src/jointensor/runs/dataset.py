@@ -301,7 +301,9 @@ def _fold_notes(tensor: SparseTensor, parts: Split, folds: str) -> list[str]:
         what = in_words(parts.together, tensor.modes)
         if parts.rule == "like-gaps":
             return [f"tested and validated by leaving out whole groups ({what}), as cells are missing"]
-        return [f"validated by leaving out whole groups ({what}), as cells are missing; --folds random: single entries"]
+        note = f"validated by leaving out whole groups ({what}), as cells are missing; --folds random: single entries"
+        tested = "tested on single entries, which are easier; --split like-gaps tests on such groups"
+        return [note, tested] if len(parts.test) else [note]
     gaps = like_gaps(tensor, parts.seed) if len(parts.test) else ()
     if not gaps:
         return []

@@ -71,9 +71,8 @@ def like_gaps(tensor: SparseTensor, seed: int = 0) -> Groups:
     best = min(found, key=lambda groups: found[groups])
     if best == modes or found[best] > MAX_RATIO * found[modes]:
         return ()
-    spread = [
-        tensor.shape[n] / len(np.unique(tensor.indices[:, n])) for n in modes
-    ]  # labels without entries count, too
+    # a block counts labels without entries, too
+    spread = [tensor.shape[n] / len(np.unique(tensor.indices[:, n])) for n in modes]
     best = tuple(one if isinstance(one, int) else (one[0], round(one[1] * spread[one[0]])) for one in best)
     return best if groups_of(tensor, best)[0] >= MIN_GROUPS else ()
 
