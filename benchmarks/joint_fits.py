@@ -48,8 +48,8 @@ def fit_all(models, options):
     """Make the fits that no record has yet, ``options.jobs`` at a time; a record is written after each of them."""
     options.out.mkdir(parents=True, exist_ok=True)
     changes, records, waiting = tuple(options.changes), {}, []
-    for source in options.sources:
-        for split in options.splits:
+    for split in options.splits:
+        for source in options.sources:
             record = records[source, split] = _record(options.out, source, split)
             done = {name for name, one in record["fits"].items() if "error" not in one}
             waiting += [Task(source, split, model, changes, options.device, options.seed)

@@ -158,8 +158,9 @@ class Kriging(Predictor):
         lags = self.likely_lags(some)
         while lags and len(best.seasons) < TUNING.seasons:
             grids = {**TUNING.season, **TUNING.smooth}
-            found = [_descend(best._with_season(lag), some, grids) for lag in lags]
-            tried, lower = min(found, key=lambda one: one[1])
+            found = [_descend(best._with_season(lag), some, grids, passes=1) for lag in lags]
+            tried, _ = min(found, key=lambda one: one[1])
+            tried, lower = _descend(tried, some, grids)
             if lower >= (1 - TUNING.min_season_gain) * error:
                 break
             best, error = tried, lower
@@ -298,7 +299,9 @@ class Kriging(Predictor):
         return self.scale * predictions
 
 
-def _descend(start: Kriging, some: NDArray[np.integer], grids: Mapping[str, Sequence[float]]) -> tuple[Kriging, float]:
+def _descend(
+    start: Kriging, some: NDArray[np.integer], grids: Mapping[str, Sequence[float]], passes: int = TUNING.passes
+) -> tuple[Kriging, float]:
     """The covariance with the lowest leave-one-out error, and that error; one number after the other is changed."""
     queries, truth = start.keys[some], start.residuals[some].astype(np.float64)
     found = start._neighbours(queries, itself=True)
@@ -307,7 +310,7 @@ def _descend(start: Kriging, some: NDArray[np.integer], grids: Mapping[str, Sequ
         return float(np.mean((truth - model._predict_from(queries, found)) ** 2))
 
     best, lowest = start, error(start)
-    for _ in range(TUNING.passes):
+    for _ in range(passes):
         before = lowest
         for number, grid in grids.items():
             for tried in (best._set(number, value) for value in grid):

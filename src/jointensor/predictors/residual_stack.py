@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from jointensor.predictors.fibers import can_be_numbered
 from jointensor.predictors.knn import KnnResiduals, fit_knn
 from jointensor.predictors.kriging import Kriging
 from jointensor.predictors.tables import Tables, fit_tables, refit_tables
+from jointensor.threads import in_threads
 
 MIN_GAIN = 0.002
 """Share of the held-out squared error that a model must remove to be kept: less is found in noise by chance."""
@@ -103,12 +105,7 @@ def fit_residual_stack(
     """
     draft = _Draft(residuals.astype(np.float64))
     untried = axes_of(tensor.modes) if along is None else list(along) if can_be_numbered(tensor.shape) else []
-    while untried:
-        found = {axis: _fit_kriging(tensor, axis, draft.residuals) for axis in untried}
-        best = max(untried, key=lambda axis: draft.gain(found[axis][1]))
-        if not draft.offer(_name_of(tensor, best), *found[best]):
-            break
-        untried.remove(best)
+    _offer_kriging(draft, tensor, untried, draft.residuals, least=MIN_GAIN)
     if len(beside) and can_be_numbered(tensor.shape):
         _offer_knn(draft, tensor, beside, _few_folds(tensor, folds, groups))
     if tables and tensor.n_modes > 2:
@@ -143,27 +140,60 @@ def fit_validated_kriging(
     draft = _Draft(valid_residuals.astype(np.float64))
     untried = list(along) if can_be_numbered(train.shape) and len(train) and len(valid) else []
     least = MIN_GAIN + CHANCE_GAIN / max(len(valid), 1)
-    remaining = residuals.astype(np.float64)
-    while untried:
-        found = {axis: _scaled_kriging(train, axis, remaining, valid, draft.residuals) for axis in untried}
-        best = max(untried, key=lambda axis: draft.gain(found[axis][1]))
-        if not draft.offer(_name_of(train, best), *found[best], least=least):
-            break
-        untried.remove(best)
-        if untried:
-            remaining = remaining - found[best][0].leave_one_out(train.indices)
+    _offer_kriging(draft, train, untried, residuals.astype(np.float64), valid, least=least)
     return ResidualStack(tuple(draft.models), draft.residuals, tuple(draft.notes), tuple(draft.predictions))
 
 
-def _scaled_kriging(
-    train: SparseTensor,
-    axis: tuple[int, ...],
+def _offer_kriging(
+    draft: _Draft,
+    tensor: SparseTensor,
+    axes: Sequence[tuple[int, ...]],
     residuals: NDArray[np.float64],
-    valid: SparseTensor,
-    wanted: NDArray[np.float64],
-) -> tuple[Kriging, NDArray[np.float64]]:
-    """Kriging along an axis, scaled so that it predicts residuals of validation entries best; and its predictions."""
-    model = Kriging.of(train.indices, residuals, train.modes, axis).tuned()
+    valid: SparseTensor | None = None,
+    *,
+    least: float,
+) -> None:
+    """Kriging along one axis after the other, the best first; an axis that gains too little is not tried again.
+
+    Parameters
+    ----------
+    draft
+        Its residuals judge.
+    tensor, axes
+        Entries, and the axes along which kriging is tried.
+    residuals
+        Of these entries.
+    valid
+        The entries of the draft's residuals; ``None`` where they are those of the tensor, each left out in turn.
+    least
+        Share of the squared error that a model must remove.
+    """
+    while axes:
+        tuned = in_threads(partial(_tuned, tensor, residuals), axes)
+        found = [
+            (model, model.leave_one_out(tensor.indices)) if valid is None else _scaled(model, valid, draft.residuals)
+            for model in tuned
+        ]
+        gains = [draft.gain(predictions) for _, predictions in found]
+        best = int(np.argmax(gains))
+        if not draft.offer(_name_of(tensor, axes[best]), *found[best], least=least):
+            return
+        others = [(axis, gain) for axis, gain in zip(axes, gains, strict=True) if axis != axes[best]]
+        draft.notes += [(_name_of(tensor, axis), gain) for axis, gain in others if gain < least]
+        axes = [axis for axis, gain in others if gain >= least]
+        if valid is None:
+            residuals = draft.residuals
+        elif axes:
+            residuals = residuals - found[best][0].leave_one_out(tensor.indices)
+
+
+def _tuned(tensor: SparseTensor, residuals: NDArray[np.float64], axis: tuple[int, ...]) -> Kriging:
+    """Kriging along an axis, with its best covariance."""
+    return Kriging.of(tensor.indices, residuals, tensor.modes, axis).tuned()
+
+
+def _scaled(model: Kriging, valid: SparseTensor, wanted: NDArray[np.float64]) -> tuple[Kriging, NDArray[np.float64]]:
+    """Kriging, scaled so that it predicts residuals of validation entries best; and its predictions."""
     predictions = model.predict(valid.indices)
     squares = float(predictions @ predictions)
     scale = min(max(float(predictions @ wanted) / squares, 0.0), MAX_SCALE) if squares else 0.0
@@ -224,14 +254,6 @@ class _Draft:
 def _name_of(tensor: SparseTensor, axis: tuple[int, ...]) -> str:
     """Of kriging along an axis, as messages and records have it."""
     return f"local:{'+'.join(tensor.modes[n].name for n in axis)}"
-
-
-def _fit_kriging(
-    tensor: SparseTensor, axis: tuple[int, ...], residuals: NDArray[np.float64]
-) -> tuple[Kriging, NDArray[np.float64]]:
-    """Kriging along an axis, and its leave-one-out predictions."""
-    model = Kriging.of(tensor.indices, residuals, tensor.modes, axis).tuned()
-    return model, model.leave_one_out(tensor.indices)
 
 
 def _offer_knn(draft: _Draft, tensor: SparseTensor, modes: Sequence[int], folds: NDArray[np.integer]) -> None:

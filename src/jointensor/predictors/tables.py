@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from jointensor.data.tensor import MAX_MARKED_KEYS, SparseTensor, cell_keys, distinct_keys
+from jointensor.kernels.numba_tables import squared_errors, subtract_by_row, sums_by_row
 from jointensor.predictors.base import MAX_CELLS, PREDICTORS, Packed, Predictor, require, whole_numbers
 from jointensor.threads import in_threads
 
@@ -270,16 +271,15 @@ class _TableFit:
     ) -> None:
         """Best table for the residuals of the others; both arrays of residuals are updated in place."""
         old = self.table.effects
-        sums = np.bincount(self.train_rows, residuals, minlength=len(old)) + self.counts * old
+        sums = sums_by_row(self.train_rows, residuals, len(old)) + self.counts * old
         if len(grid) == 1:
             (self.shrinkage,) = grid
         else:
-            there, many, before = (one[self.valid_rows] for one in (sums, self.counts, old))
-            errors = [np.sum((valid_residuals - there / (many + one) + before) ** 2) for one in grid]
+            errors = squared_errors(self.valid_rows, valid_residuals, sums, self.counts, old, grid)
             self.shrinkage = grid[int(np.argmin(errors))]
         step = sums / (self.counts + self.shrinkage) - old
-        residuals -= step[self.train_rows]
-        valid_residuals -= step[self.valid_rows]
+        subtract_by_row(self.train_rows, step, residuals)
+        subtract_by_row(self.valid_rows, step, valid_residuals)
         self.table = replace(self.table, effects=old + step)
 
     @property

@@ -17,8 +17,8 @@ from jointensor.models.joint import JointModel
 from jointensor.predictors import Predictor, fit_bias, fit_tables, fit_trees, refit_tables
 from jointensor.predictors.axes import axes_of
 from jointensor.predictors.interpolation import Interpolation, best_interpolation
-from jointensor.predictors.kriged_tables import krige_tables
-from jointensor.predictors.tables import Mean, Tables
+from jointensor.predictors.kriged_tables import krige_tables, refit_kriged_tables
+from jointensor.predictors.tables import Mean
 from jointensor.search.interruption import StopRequested
 from jointensor.search.portfolio import Candidate
 from jointensor.search.settings import SETTINGS, SearchSettings
@@ -172,24 +172,20 @@ class KrigedTablesFamily(BiasFamily):
     def fit(self, candidate: Candidate, train: SparseTensor, valid: SparseTensor, options: FitOptions) -> Predictor:
         """Along every axis on which that helps."""
         del candidate
-        return _kriged(fit_tables(train, valid), fit_bias(train, valid), train, options)
+        groups, seed = options.groups, options.seed
+        along = [axis for axis in axes_of(train.modes) if not groups or set(axis) <= set(groups)]
+        tables, bias = fit_tables(train, valid), fit_bias(train, valid)
+        return krige_tables(tables, bias, train, along=along, groups=groups, seed=seed)
 
     def refit(self, candidate: Candidate, fits: Sequence[Any], tensor: SparseTensor, options: FitOptions) -> Predictor:
-        """With the shrinkage of the first fold."""
+        """With the shrinkage and the covariances of the first fold."""
         del candidate
-        before = fits[0]
-        tables = refit_tables(before.members[0].fits[0], tensor)
-        return _kriged(tables, refit_tables(before.fallback, tensor), tensor, options)
+        return refit_kriged_tables(fits[0], tensor, groups=options.groups, seed=options.seed)
 
     def tabulates(self, candidate: Candidate) -> bool:
         """Yes."""
         del candidate
         return True
-
-
-def _kriged(tables: Tables, bias: Tables, train: SparseTensor, options: FitOptions) -> Predictor:
-    along = [axis for axis in axes_of(train.modes) if not options.groups or set(axis) <= set(options.groups)]
-    return krige_tables(tables, bias, train, along=along, groups=options.groups, seed=options.seed)
 
 
 class TreesFamily(Family):
