@@ -88,6 +88,36 @@ def test_no_more_fits_are_made_at_once_than_there_are_workers():
     assert most == [2]
 
 
+def test_a_fit_that_needs_no_gpu_is_made_beside_one_that_does_and_waits_for_its_like_alone():
+    lock, running, most, both = threading.Lock(), {True: 0, False: 0}, {True: 0, False: 0}, threading.Barrier(2)
+
+    def work(number, on_cpu):
+        with lock:
+            running[on_cpu] += 1
+            most[on_cpu] = max(most[on_cpu], running[on_cpu])
+        both.wait(SECONDS)
+        with lock:
+            running[on_cpu] -= 1
+        return FitResult(seconds=float(number))
+
+    kinds = [False, True, True, False, False, True]
+    jobs = [Job(lambda k=k, kind=kind: work(k, kind), on_cpu=kind) for k, kind in enumerate(kinds)]
+    with Workers(1, cpu_beside=True) as workers:
+        found = list(results_of(jobs, workers))
+    assert [one.seconds for one in found] == [0, 1, 2, 3, 4, 5]
+    assert [one.share for one in found] == [1.0] * 6
+    assert most == {True: 1, False: 1}
+
+
+@pytest.mark.parametrize(("beside", "kinds"), [(True, [True, True]), (True, [False, False]), (False, [True, False])])
+def test_fits_of_one_worker_stay_in_the_thread_of_the_caller_where_none_is_beside(beside, kinds):
+    seen = []
+    jobs = [Job(lambda: seen.append(threading.get_ident()) or FitResult(), on_cpu=kind) for kind in kinds]
+    with Workers(1, cpu_beside=beside) as workers:
+        list(results_of(jobs, workers))
+    assert seen == [threading.get_ident()] * 2
+
+
 def test_jobs_are_asked_for_when_it_is_their_turn_and_left_out_if_they_are_not_affordable():
     left, made = [3], []
 
@@ -182,6 +212,7 @@ def test_as_many_workers_as_cores_and_memory_allow(cores):
     assert Workers.of(CPU, 5000, few).most == 1
     assert Workers.of(torch.device("cuda"), 10, few).most == 5
     assert Workers.of(torch.device("cuda"), 60, few).most == 1
+    assert [Workers.of(torch.device(name), 10).cpu_beside for name in ("cpu", "cuda")] == [False, True]
     assert Workers.of(CPU, 5000, replace(few, workers=2)).most == 2
     cores(1)
     assert Workers.of(CPU, 10, SETTINGS).most == 1

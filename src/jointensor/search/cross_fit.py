@@ -195,7 +195,10 @@ class CrossFitter:
     def run(self, jobs: Sequence[FitJob]) -> Iterator[FitResult]:
         """Results of jobs in their order; those that have a model are stored."""
         stored = self._processes.decide(lambda: [self._store.has(job.key) for job in jobs])
-        todo = [Job(partial(self._run, job), job.admitted, partial(self._keep, job)) for job in jobs]
+        todo = [
+            Job(partial(self._run, job), job.admitted, family_of(job.candidate).on_cpu, partial(self._keep, job))
+            for job in jobs
+        ]
         results = run_fits(self._processes, todo, self._interruption, stored, self._workers)
         for job, result in zip(jobs, results, strict=True):
             self._keep(job, result)  # those of other processes, too

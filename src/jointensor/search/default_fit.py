@@ -190,7 +190,10 @@ def default_fit(
             return FitResult(seconds=clock() - begin, failure=str(error).partition("\n")[0])
 
     own = [(None if slots is None else next(slots), None if listeners is None else next(listeners)) for _ in chosen]
-    jobs = [Job(partial(fit, number, *given), lambda: clock() < end) for number, given in enumerate(own)]
+    jobs = [
+        Job(partial(fit, number, *given), lambda: clock() < end, family_of(candidate).on_cpu)
+        for number, (candidate, given) in enumerate(zip(chosen, own, strict=True))
+    ]
     results = run_fits(SINGLE_PROCESS, jobs, interruption, workers=workers)
     with interruption.ends_stage():
         for candidate, result in zip(chosen, results, strict=True):
@@ -251,7 +254,10 @@ class _Refitting:
         if interruption.happened:
             return {}
         names = [name for name in weights if family_of(self.candidates[name]).refits]
-        jobs = [Job(partial(self._fit, name), partial(self._affords, name)) for name in names]
+        jobs = [
+            Job(partial(self._fit, name), partial(self._affords, name), family_of(self.candidates[name]).on_cpu)
+            for name in names
+        ]
         found: dict[str, Predictor] = {}
         with interruption.ends_stage():
             for name, result in zip(

@@ -53,6 +53,8 @@ class Job:
     """Makes it, in any thread."""
     admitted: Callable[[], bool] = lambda: True
     """Asked when it is its turn, in the thread of the caller; it is not made if not."""
+    on_cpu: bool = False
+    """Whether it uses no GPU, so that it can be made beside one that does."""
     done: Callable[[FitResult], None] = lambda _: None
     """Called with its result as soon as there is one, in the thread of the caller and the process that made it."""
 
@@ -87,7 +89,7 @@ def run_fits(
     """
     if processes.shared:
         yield from _in_processes(processes, jobs, interruption, stored)
-    elif workers.count(len(jobs)) > 1:
+    elif workers.count(len(jobs)) > 1 or len(_lanes(jobs, workers)) > 1:
         yield from _SideBySide(jobs, interruption, workers).results()
     else:
         for job in jobs:
@@ -102,6 +104,14 @@ def _made(job: Job) -> FitResult:
     result = job.work()
     job.done(result)
     return result
+
+
+def _lanes(jobs: Sequence[Job], workers: Workers) -> list[deque[int]]:
+    """Numbers of jobs that wait for each other; beside a GPU those that do not use it wait for themselves alone."""
+    lanes: dict[bool, deque[int]] = {}
+    for number, job in enumerate(jobs):
+        lanes.setdefault(job.on_cpu and workers.cpu_beside, deque()).append(number)
+    return list(lanes.values())
 
 
 @dataclass
@@ -119,11 +129,12 @@ class _SideBySide:
 
     def results(self) -> Iterator[FitResult]:
         """In the order of the jobs."""
-        waiting, count = deque(range(len(self.jobs))), self.workers.count(len(self.jobs))
+        lanes, count = _lanes(self.jobs, self.workers), self.workers.count(len(self.jobs))
         for number in range(len(self.jobs)):
             while number not in self.finished:
-                while waiting and len(self.running) < count and self._may_begin():
-                    self._begin(waiting.popleft(), count)
+                for lane in lanes:
+                    while lane and self._running_like(lane[0]) < count and self._may_begin():
+                        self._begin(lane.popleft(), count)
                 if number in self.finished:  # it was not affordable
                     break
                 if not self.running:
@@ -132,6 +143,11 @@ class _SideBySide:
             yield self.finished.pop(number)
         if self.stopped:
             raise StopRequested
+
+    def _running_like(self, number: int) -> int:
+        """Jobs that are running and that a job has to wait for."""
+        apart = self.workers.cpu_beside
+        return sum(not apart or self.jobs[one].on_cpu == self.jobs[number].on_cpu for one in self.running.values())
 
     def _may_begin(self) -> bool:
         try:

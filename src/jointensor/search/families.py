@@ -73,6 +73,8 @@ class Family(ABC):
 
     refits = True
     """Whether one fit to all entries predicts in the end; else the mean of the fits to all folds but one."""
+    on_cpu = True
+    """Whether a fit uses no GPU, where there is one."""
     random = False
     """Whether two fits to nearly the same entries differ by chance, so that their mean is safer than either."""
 
@@ -222,7 +224,7 @@ class TreesFamily(Family):
 class JointFamily(Family):
     """Joint models by the default recipe. Their folds' fits are averaged: a refit would have nothing to stop by."""
 
-    refits = False
+    refits, on_cpu = False, False
 
     def fit(self, candidate: Candidate, train: SparseTensor, valid: SparseTensor, options: FitOptions) -> Predictor:
         """By alternating optimisation, or as the family changes the recipe."""

@@ -20,8 +20,8 @@ Result = TypeVar("Result")
 class Workers:
     """Threads for fits, which end with the block that they are used in.
 
-    A fit has as many threads as there are cores for each of those beside it: a fit whose loops stay in one thread waits
-    for no other, and is slowed down in proportion to the load of the machine, no more.
+    A fit has as many threads as there are cores for each of those beside it, fits on a GPU not counted: a fit whose
+    loops stay in one thread waits for no other, and is slowed down in proportion to the load of the machine, no more.
 
     Parameters
     ----------
@@ -29,10 +29,12 @@ class Workers:
         Fits side by side, at most; 1: they are made in the calling thread, with all of its threads.
     device
         Of the fits.
+    cpu_beside
+        Whether as many fits that use the CPU only are made beside those on a GPU, which leave its cores idle.
     """
 
-    def __init__(self, most: int = 1, device: torch.device | None = None) -> None:
-        self.most, self._device = most, device
+    def __init__(self, most: int = 1, device: torch.device | None = None, *, cpu_beside: bool = False) -> None:
+        self.most, self._device, self.cpu_beside = most, device, cpu_beside
         self._pool: ThreadPoolExecutor | None = None
         self._cores = 1
         self._left, self._streams = Event(), local()
@@ -43,7 +45,7 @@ class Workers:
         gpu = device.type == "cuda"
         most = settings.max_gpu_workers if gpu else min(torch.get_num_threads(), settings.max_workers)
         room = (settings.max_gpu_entries if gpu else settings.max_entries) // max(entries, 1)
-        return cls(settings.workers or max(1, min(most, room)), device)
+        return cls(settings.workers or max(1, min(most, room)), device, cpu_beside=gpu)
 
     def count(self, fits: int) -> int:
         """How many of some fits are made side by side: by their number and the cores, never by what else is running."""
@@ -52,7 +54,7 @@ class Workers:
     def start(self, fit: Callable[[], Result], beside: int) -> Future[Result]:
         """Make a fit in a thread, one of ``beside`` at a time."""
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.most, thread_name_prefix="fit")
+            self._pool = ThreadPoolExecutor(self.most * (1 + self.cpu_beside), thread_name_prefix="fit")
             self._cores = torch.get_num_threads()
 
         def work() -> Result:
