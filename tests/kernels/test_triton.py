@@ -8,6 +8,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # there by the interpre
 pytest.importorskip("triton")
 
 from jointensor.kernels import ModeView, RowEntries, rows, solve_rows, triton_rows, triton_wide_rows
+from jointensor.kernels.rows import row_systems
 from jointensor.kernels.triton_adam import adam_step
 from jointensor.kernels.triton_cp import cp_gradient, cp_values
 from jointensor.kernels.triton_mlp import (
@@ -18,6 +19,7 @@ from jointensor.kernels.triton_mlp import (
     two_layers,
 )
 from jointensor.kernels.triton_rows import solve_rows_triton
+from jointensor.kernels.triton_wide_rows import row_systems_triton
 
 SHAPE = (7, 5, 6, 4, 3)
 SLOW = [pytest.mark.slow] if DEVICE == "cpu" else []
@@ -94,21 +96,17 @@ def test_rows_are_drawn_to_the_prior_and_others_may_be_summed(monkeypatch, modes
     torch.testing.assert_close(found[2], prior[2])
 
 
-@pytest.mark.parametrize("first", [0, 1])
-@pytest.mark.parametrize("rank", [3, 129])
-def test_half_of_the_rows_are_solved_from_half_of_the_entries(rank, first):
-    """A view of some rows has fewer entries than there are targets."""
-    indices, tables, targets, weights = problem(3, rank)
-    view, half = ModeView.of(indices, 0, [1, 2], SHAPE[0]), slice(first, None, 2)
-    part, prior = view.every_other(half), numbers(SHAPE[0], rank, seed=3)[half].contiguous()
-    ridge = 0.5 * (1 + torch.arange(len(prior), device=DEVICE))
-    found, expected = [tables[0][half].contiguous() for _ in range(2)]
-    entries = RowEntries(part, tables[1:], targets, weights)
-    values = solve_rows_triton(entries, ridge, found, prior=prior)
-    expected_values = solve_rows(entries, ridge, expected, prior=prior)
-    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
-    here = part.order.long()
-    torch.testing.assert_close(values[here], expected_values[here], rtol=1e-3, atol=1e-3)
+@pytest.mark.parametrize("weighed", [False, True])
+@pytest.mark.parametrize(("modes", "rank", "sums"), [(1, 1, False), (3, 3, False), (3, 70, False), (3, 5, True)])
+def test_systems_of_rows_are_those_of_the_reference(monkeypatch, modes, rank, sums, weighed):
+    """Rows without entries, of one segment and of several."""
+    monkeypatch.setattr(triton_wide_rows, "SEGMENT", 16)
+    indices, tables, targets, weights = problem(modes, rank)
+    indices[indices[:, 0] == 2, 0] = 0
+    view = ModeView.of(indices, 0, range(1, modes), SHAPE[0])
+    entries = RowEntries(view, tables[1:modes], targets, weights if weighed else None, sums)
+    for found, expected in zip(row_systems_triton(entries, rank), row_systems(entries, rank), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("segment", [16, 1024])

@@ -174,7 +174,7 @@ def test_a_dead_output_is_called_dead_after_three_epochs_and_started_again(count
         == [
             {
                 "outcome": "dead", "failed": True, "first": None, "ridge": None, "collapsed": [], "valid_rfe": 1.0,
-                "nonlinear_dead": True, "epochs": 3, "solutions": 1,
+                "nonlinear_dead": True, "epochs": 3, "solutions": 1, "links": {},
             }
         ]
         * 3

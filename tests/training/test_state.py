@@ -31,9 +31,11 @@ RECIPES = {
     "huber": make_recipe("default", loss="huber", refine_epochs=3, cycle=3),
     "nested": make_recipe("default", nested=True, max_rank=8, restarts=1, refine_epochs=9, cycle=3, batch_size=64),
     "averaged": make_recipe("default", max_rank=8, solutions=3, restarts=0, sweeps=2, refine_epochs=3),
+    "linked": make_recipe("default", restarts=0, sweeps=2, rounds=3, refine_epochs=0),
     "nested paper": make_recipe("paper", nested=True, rounds=2, refine_epochs=3, warm_epochs=2, batch_size=64),
 }
 MODELS = {"joint": ((2, 3), "julia"), "linear": ((3, 0), "julia"), "network": ((0, 3), "julia")}
+LINEAR = {"linear": "mean+bias+cp:3", "linked": "mean+bias+cp:3+smooth:0+smooth:2"}
 
 
 class Killed(BaseException):
@@ -46,9 +48,8 @@ def parts():
 
 
 def new_model(name, shape):
-    rank, part = MODELS[name]
-    linear = "mean+bias+cp:3" if name == "linear" else None
-    return JointModel(shape, rank, linear=linear, nonlinear=part)
+    rank, part = MODELS.get(name, MODELS["linear"])
+    return JointModel(shape, rank, linear=LINEAR.get(name), nonlinear=part)
 
 
 def run_fit(parts, recipe, name, slot=None, **options):
@@ -87,7 +88,7 @@ def assert_same(fitted, whole):
 @pytest.mark.parametrize(
     ("recipe", "model"),
     [("paper", "joint"), ("default", "joint"), ("gibbs", "joint"), ("nested", "joint"), ("nested paper", "joint"),
-     ("averaged", "linear")]
+     ("averaged", "linear"), ("linked", "linked")]
     + [pytest.param(*pair, marks=pytest.mark.slow) for pair in (
         ("default", "linear"), ("default", "network"), ("naive", "joint"), ("gibbs", "linear"), ("huber", "joint")
     )],

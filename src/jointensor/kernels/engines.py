@@ -99,11 +99,17 @@ def _numba() -> Engine:
 
 
 def _triton() -> Engine:
-    from jointensor.kernels import triton_cp, triton_mlp, triton_rows  # noqa: PLC0415 - compiled at the first use
+    from jointensor.kernels import (  # noqa: PLC0415 - compiled at the first use
+        triton_cp,
+        triton_mlp,
+        triton_rows,
+        triton_wide_rows,
+    )
 
     return Engine(
         "triton",
         solve_rows=triton_rows.solve_rows_triton,
+        row_systems=triton_wide_rows.row_systems_triton,
         operations={"cp_values": triton_cp.cp_values, "two_layers": triton_mlp.linear_relu_linear},
         short_operations={"two_layers": triton_mlp.linear_relu_linear_short},
         replays_steps=True,

@@ -72,15 +72,6 @@ class ModeView:
         starts = self.starts[first : last + 1] - begin
         return ModeView(self.order[begin:end], starts, self.columns[:, begin:end].contiguous())
 
-    def every_other(self, rows: slice) -> ModeView:
-        """The view of rows that are some steps apart; entries keep their places in the original list."""
-        kept = torch.zeros(len(self.starts) - 1, dtype=torch.bool, device=self.starts.device)
-        kept[rows] = True
-        here = torch.repeat_interleave(kept, self.counts)  # (entries,)
-        starts = torch.zeros(int(kept.sum()) + 1, dtype=self.starts.dtype, device=self.starts.device)
-        starts[1:] = self.counts[rows].cumsum(0)
-        return ModeView(self.order[here], starts, self.columns[:, here].contiguous())
-
     def remember(self, name: str, make: Callable[[], T]) -> T:
         """Something derived from this view, made at its first use."""
         if name not in self.remembered:

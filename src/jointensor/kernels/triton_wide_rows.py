@@ -7,8 +7,9 @@ rows in groups, so that memory is bounded.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton  # type: ignore[import-untyped, unused-ignore]
@@ -39,7 +40,7 @@ class WideSegments(NamedTuple):
     """How the sorted entries of a view are handed to programs."""
 
     few: list[Tensor]
-    """Rows of every size in ``FEW``."""
+    """Rows of every size, those of ``FEW`` or none."""
     many: Tensor
     """All other rows, ``(many,)``."""
     places: Tensor
@@ -52,11 +53,11 @@ class WideSegments(NamedTuple):
     """The first segment of every row in ``many``, and their number, ``(many + 1,)``."""
 
 
-def wide_segments_of(view: ModeView) -> WideSegments:
-    """Sort rows by the number of their entries, and cut the long ones into segments."""
-    counts, edges = view.counts, (-1, *FEW)
+def wide_segments_of(view: ModeView, sizes: Sequence[int]) -> WideSegments:
+    """Sort rows by the number of their entries, and cut those into segments that are longer than all sizes."""
+    counts, edges = view.counts, (-1, *sizes)
     few = [((counts > least) & (counts <= most)).nonzero().squeeze(1).int() for least, most in pairwise(edges)]
-    many = (counts > FEW[-1]).nonzero().squeeze(1)
+    many = (counts > edges[-1]).nonzero().squeeze(1)
     pieces = (counts[many] + SEGMENT - 1) // SEGMENT
     places = torch.repeat_interleave(torch.arange(len(many), device=counts.device), pieces)
     firsts = torch.cat([pieces.new_zeros(1), pieces.cumsum(0)])
@@ -74,30 +75,53 @@ def tile_of(rank: int) -> int:
 
 def solve_wide_rows(entries: RowEntries, ridge: Tensor, table: Tensor, prior: Tensor | None) -> None:
     """As :func:`jointensor.kernels.rows.solve_rows`, without values; weights are not negative."""
-    view, targets, weights, rank = entries.view, entries.targets, entries.weights, table.shape[1]
-    cut = view.remember("wide segments", lambda: wide_segments_of(view))
-    looked_up = (view.order, view.columns, *stack_tables(entries.others, table))
-    given = (*looked_up, len(view.order), targets, targets if weights is None else weights)
-    shape = {"WEIGHTED": weights is not None, "SUMS": entries.sums, "rank": rank, "MODES": len(entries.others)}
+    view, rank = entries.view, table.shape[1]
+    cut = view.remember("wide segments", lambda: wide_segments_of(view, FEW))
+    given, shape = _arguments(entries, table)
     for size, rows in zip(FEW, cut.few, strict=True):
         if len(rows):
             _solve_few[(len(rows),)](
                 rows, view.starts, *given, ridge, table if prior is None else prior, table,
-                DRAWN=prior is not None, **shape, SIZE=size, PART=PART, num_warps=max(1, size // 16),
+                DRAWN=prior is not None, **shape, rank=rank, SIZE=size, PART=PART, num_warps=max(1, size // 16),
                 num_stages=1,  # more would take shared memory from other programs
             )  # fmt: skip
-    tile = tile_of(rank)
-    tiles = -(-rank // tile)
     for group in row_groups(len(cut.many), table):
         rows = cut.many[group]
-        gram, right = table.new_zeros(len(rows), rank, rank), table.new_zeros(len(rows), rank)
-        part = slice(cut.firsts[group.start], cut.firsts[group.stop])
-        segments = (one[part] for one in (cut.places, cut.begins, cut.ends, cut.alone))
-        _add_tiles[((part.stop - part.start) * tiles * (tiles + 1) // 2,)](
-            *segments, *given, group.start, gram, right, **shape, TILE=tile, TILES=tiles, BLOCK=BLOCK,
-            num_warps=4 if tile <= 64 else 8,
-        )  # fmt: skip
+        gram, right = _add_up(entries, cut, group, table)
         table[rows] = solve_spd(gram, right, ridge[rows], None if prior is None else prior[rows])
+
+
+def row_systems_triton(entries: RowEntries, rank: int) -> tuple[Tensor, Tensor]:
+    """As :func:`jointensor.kernels.rows.row_systems`."""
+    view, like = entries.view, entries.targets.new_empty(0, rank)
+    cut = view.remember("segments of all rows", lambda: wide_segments_of(view, ()))
+    gram, right = _add_up(entries, cut, slice(0, len(cut.many)), like)
+    return gram.tril() + gram.tril(-1).mT, right
+
+
+def _arguments(entries: RowEntries, like: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Of all kernels, for tables ``(I, R)`` like the given one."""
+    view, targets, weights = entries.view, entries.targets, entries.weights
+    looked_up = (view.order, view.columns, *stack_tables(entries.others, like))
+    given = (*looked_up, len(view.order), targets, targets if weights is None else weights)
+    return given, {"WEIGHTED": weights is not None, "SUMS": entries.sums, "MODES": len(entries.others)}
+
+
+def _add_up(entries: RowEntries, cut: WideSegments, group: slice, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Systems of some of the long rows, ``(rows, R, R)`` and ``(rows, R)``; on and below the diagonal."""
+    rank, count = like.shape[1], group.stop - group.start
+    gram, right = like.new_zeros(count, rank, rank), like.new_zeros(count, rank)
+    part, tile = slice(cut.firsts[group.start], cut.firsts[group.stop]), tile_of(rank)
+    tiles = -(-rank // tile)
+    if part.stop == part.start:
+        return gram, right
+    given, shape = _arguments(entries, like)
+    segments = (one[part] for one in (cut.places, cut.begins, cut.ends, cut.alone))
+    _add_tiles[((part.stop - part.start) * tiles * (tiles + 1) // 2,)](
+        *segments, *given, group.start, gram, right, **shape, rank=rank, TILE=tile, TILES=tiles, BLOCK=BLOCK,
+        num_warps=4 if tile <= TILES[0] else 8,
+    )  # fmt: skip
+    return gram, right
 
 
 @triton.jit  # type: ignore[untyped-decorator, unused-ignore]

@@ -28,7 +28,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from jointensor.errors import ConfigError
@@ -101,6 +103,8 @@ class Multilinear(nn.Module):
             piece.numbers[0]: piece.kind.neighbours for piece in pieces if piece.kind.neighbours is not None
         }
         """Modes whose neighbouring rows are alike."""
+        self.coordinates = {n: np.arange(float(shape[n])) for n in self.neighbours}
+        """Where the labels of these modes lie, ``(I,)`` each."""
         self.draws = Draws()
 
     @property
@@ -150,6 +154,10 @@ class Multilinear(nn.Module):
         self.cp.resize(rank)
         pieces = [f"cp:{rank}" if piece.kind.name == "cp" else str(piece) for piece in parse_blocks(self.spec)]
         self.spec = "+".join(pieces)
+
+    def place(self, coordinates_of: Callable[[int], NDArray[np.float64]]) -> None:
+        """Take the coordinates of the labels of a mode, ``(I,)``, from the tensor."""
+        self.coordinates = {n: coordinates_of(n) for n in self.neighbours}
 
     def see(self, indices: Tensor) -> None:
         """Let blocks whose size depends on the training entries look at them, ``(entries, modes)``."""

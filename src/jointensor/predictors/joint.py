@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Self
 
@@ -84,6 +85,8 @@ class Solved(NamedTuple):
     """λ."""
     solutions: int
     """Exact solutions whose mean g is: of K solutions of R components, CP has K·R."""
+    links: Mapping[int, Mapping[str, float]]
+    """Strengths of the links of rows, by mode and kind."""
 
 
 @PREDICTORS.register("joint")
@@ -163,7 +166,7 @@ class JointPredictor(Calibrated):
         """The model's configuration and weights, the biases, and the calibration."""
         weights = {f"model.{name}": value.detach().cpu() for name, value in self.model.state_dict().items()}
         config = self.model.config() | {"returned": self.returned, "calibration": None}
-        packed = Packed(config | {"solved": None if self.solved is None else list(self.solved)}, weights)
+        packed = Packed(config | {"solved": None if self.solved is None else _pack_solved(self.solved)}, weights)
         packed.config["fallback"] = packed.add("fallback", self.fallback.pack())
         if self.calibration is not None:
             packed.config["calibration"] = packed.add("calibration", self.calibration.pack())
@@ -190,14 +193,23 @@ class JointPredictor(Calibrated):
         return cls(model, fallback, returned, calibration, _unpack_solved(config["solved"], model))
 
 
+def _pack_solved(solved: Solved) -> list[Any]:
+    links = [[n, kind, strength] for n, kinds in solved.links.items() for kind, strength in kinds.items()]
+    return [solved.ridge, solved.solutions, links]
+
+
 def _unpack_solved(stored: Any, model: JointModel) -> Solved | None:
     """How g was solved, if that can be true of the model."""
     if stored is None:
         return None
-    ridge, (solutions,) = float(stored[0]), whole_numbers(stored[1:])
+    ridge, (solutions,), links = float(stored[0]), whole_numbers(stored[1:2]), dict[int, dict[str, float]]()
     require(math.isfinite(ridge) and ridge > 0, "ridge")
     require(solutions > 0 and cp_rank(model) % solutions == 0, "solutions")
-    return Solved(ridge, solutions)
+    for n, kind, strength in stored[2]:
+        known = isinstance(kind, str) and re.fullmatch(r"walk|curve|season:[1-9]\d{0,6}", kind) is not None
+        require(n in range(len(model.shape)) and known and 0 <= float(strength) < math.inf, "links")
+        links.setdefault(n, {})[kind] = float(strength)
+    return Solved(ridge, solutions, links)
 
 
 def evaluate_model(model: JointModel, indices: NDArray[np.integer]) -> NDArray[np.float32]:

@@ -21,6 +21,7 @@ from jointensor.models.blocks.fm import SharedPairs
 from jointensor.models.joint import evaluate_in_batches
 from jointensor.models.multilinear import Multilinear
 from jointensor.solvers.implicit_feedback import Seen, solve_implicit_feedback
+from jointensor.solvers.linked_rows import LinkPrior, RowLinks, solve_linked
 from jointensor.threads import threads_for
 
 BATCH = 1 << 19
@@ -40,14 +41,16 @@ TINY = 1e-30
 
 
 class RowPrior(NamedTuple):
-    """Prior on the rows of one table: ``ridge · ‖row − mean‖²`` is added to the squared error."""
+    """Prior on the rows of one table: ``ridge · ‖row − mean‖²``, and that of links, is added to the squared error."""
 
     ridge: Tensor
     """``(I,)``."""
     mean: Tensor | None = None
     """``(I, R)``; zero without one."""
     scale: Tensor | None = None
-    """Of every component, ``(R,)``: ridge and mean hold for rows divided by it."""
+    """Of every component, ``(R,)``: ridge, mean and links hold for rows divided by it."""
+    links: LinkPrior | None = None
+    """Between the rows."""
 
 
 class Systems(ABC):
@@ -110,19 +113,17 @@ class Systems(ABC):
         """The table is solved from these sums."""
 
     @abstractmethod
-    def solve_rows(self, k: int, prior: RowPrior, out: Tensor, rows: slice, *, noise: float, last: bool) -> None:
-        """Solve for rows of the k-th table, divided by the prior's scale; of a sum over pairs, for a change of rows.
+    def solve_rows(self, k: int, prior: RowPrior, out: Tensor, *, noise: float, last: bool) -> None:
+        """Solve for the rows of the k-th table; of a sum over pairs, for a change of rows.
 
         Parameters
         ----------
         k
             Of the block's tables.
         prior
-            Of the solution.
+            Of the solution, divided by the prior's scale.
         out
-            The solution is written here, ``(I, R)``.
-        rows
-            Which of the solved rows will be used.
+            The solution is written here, ``(I, R)``. Rows that are linked are solved from where they are.
         noise
             Variance of noise that is added to the targets.
         last
@@ -173,7 +174,13 @@ class Als:
         self.ridge, self.pull = 0.0, 0.0
         """Ridge of blocks over several modes (λ), as a share of each row's entries, and of numbers (κ), in entries."""
         self.smoothness = 1.0
-        """How strongly rows with neighbours are drawn to them, in ridges of a row with the mean number of entries."""
+        """Strength of links between rows, in ridges of a row with the mean number of entries; 0: there are none."""
+        device = systems.indices.device
+        self.links = {
+            n: RowLinks.along(torch.as_tensor(place, device=device), cyclic=g.neighbours[n].cyclic)
+            for n, place in g.coordinates.items()
+        }
+        """Between rows of a mode, by mode."""
         self.seen_pairs: dict[tuple[str, int], Seen] = {}
         """Matrices of implicit feedback by block and table, made at their first use."""
 
@@ -256,35 +263,45 @@ class Als:
 
     # priors; samplers have their own
 
-    def row_groups(self, block: Block, k: int) -> list[slice]:
-        """Rows that are solved at once: all of a table, or every other one where neighbours depend on each other."""
-        table = block.tables[k]
-        smooth = k < len(block.table_modes) and block.table_modes[k] in self.g.neighbours and len(table) > 2
-        return [slice(0, None, 2), slice(1, None, 2)] if smooth else [slice(None)]
+    def set_links(self, strengths: Mapping[int, Mapping[str, float]]) -> None:
+        """Give the links of modes other strengths, by mode and kind."""
+        self.links = {n: one.with_strengths(strengths.get(n, one.strengths)) for n, one in self.links.items()}
 
-    def neighbour_mean(self, block: Block, k: int) -> Tensor | None:
-        """Mean of the two neighbours of every row, ``(I, R)``; ``None`` where rows have no neighbours."""
-        if len(self.row_groups(block, k)) == 1:
+    def likely_seasons(self, mode: int) -> list[str]:
+        """Kinds of seasons in the rows of CP along a mode, the most likely one first."""
+        cp = self.g.cp
+        return [] if cp is None else self.links[mode].likely_seasons(cp.tables[mode])
+
+    def links_of(self, block: Block, k: int, strength: Tensor | float) -> LinkPrior | None:
+        """Links between the rows of a block's k-th table; ``None`` where its mode has none.
+
+        ``strength``: of every component ``(R,)``, or of all.
+        """
+        table = block.tables[k]
+        if not self.smoothness or k >= len(block.table_modes) or len(table) < 3:
             return None
-        return self.g.neighbours[block.table_modes[k]].mean(block.tables[k])
+        links = self.links.get(block.table_modes[k])
+        if links is None or not any(links.strengths.values()):
+            return None
+        return LinkPrior(links.differences(), torch.zeros_like(table[0]) + strength)
 
     def row_prior(self, name: str, k: int) -> RowPrior:
         """Prior on the rows of a block's k-th table."""
         block = self.blocks[name]
         unit = self.spread ** (2 - 2 / block.degree)  # rows of k modes have the k-th root of the values' scale
         ridge = unit * self.ridge * self.systems.counts(block, k).to(block.tables[k].dtype)  # (I,)
-        near = self.neighbour_mean(block, k)
-        if near is None:
-            return RowPrior(ridge)
-        stiffness = (self.smoothness * ridge.mean()).clamp_min(TINY)
-        return RowPrior(ridge + stiffness, near * (stiffness / (ridge + stiffness))[:, None])
+        return RowPrior(ridge, links=self.links_of(block, k, self.smoothness * ridge.mean()))
 
     def solve_numbers(self, name: str, sums: Tensor, counts: Tensor) -> Tensor:
         """The number of every row from the sum and the count of its targets, ``(I,)`` each."""
-        near = self.neighbour_mean(self.blocks[name], 0)
-        if near is not None:
-            return (sums + self.pull * near[:, 0]) / (counts + self.pull).clamp_min(TINY)
-        return torch.where(counts > 0, sums / (counts + self.pull).clamp_min(TINY), 0.0)
+        links = self.links_of(self.blocks[name], 0, self.pull)
+        if links is None:
+            return torch.where(counts > 0, sums / (counts + self.pull).clamp_min(TINY), 0.0)
+        found = self.blocks[name].tables[0].to(sums.dtype, copy=True)
+        solve_linked(
+            lambda rows: (counts[rows, None, None], sums[rows, None]), torch.zeros_like(sums), None, links, found
+        )
+        return found[:, 0]
 
     def implicit_prior(self, name: str, k: int) -> tuple[Tensor, Tensor]:
         """Prior on the k-th table of implicit feedback: ridge ``(R,)`` and mean ``(I_b, R)``."""
@@ -305,40 +322,31 @@ class Als:
         block = self.systems.block
         (table,) = block.tables
         sums, counts = self.systems.sums_by_row()
-        for group in self.row_groups(block, 0):
-            table[group, 0] = self.solve_numbers(self.systems.name, sums, counts)[group].to(table.dtype)
+        table[:, 0] = self.solve_numbers(self.systems.name, sums, counts).to(table.dtype)
         table[len(table) if rows is None else rows :] = 0.0
         self.systems.end_numbers(table, sums, counts)
 
     def products(self) -> None:
         """Rows of one table after the other."""
-        name, block = self.systems.name, self.systems.block
-        tables = block.tables
+        name, tables = self.systems.name, self.systems.block.tables
         for k, table in enumerate(tables):
-            groups = self.row_groups(block, k)
-            for rows in groups:
-                prior = self.row_prior(name, k)
-                solved = table if len(groups) == 1 else table.clone()
-                last = k == len(tables) - 1
-                self.systems.solve_rows(k, prior, solved, rows, noise=self.noise, last=last)
-                if prior.scale is not None:
-                    solved.mul_(prior.scale)
-                table[rows] = solved[rows]
+            prior, last = self.row_prior(name, k), k == len(tables) - 1
+            self.systems.solve_rows(k, prior, table, noise=self.noise, last=last)
         rebalance(tables)
 
     def pairs(self) -> None:
         """Changes of rows of one table after the other: a sum over pairs has terms without the rows that are solved."""
         name, block = self.systems.name, self.systems.block
         for k, table in enumerate(block.tables):
-            for rows in self.row_groups(block, k):
-                prior = self.row_prior(name, k)
-                scale = torch.ones_like(table[0]) if prior.scale is None else prior.scale
-                mean = -table / scale if prior.mean is None else prior.mean - table / scale
-                change = torch.zeros_like(table)
-                self.systems.solve_rows(
-                    k, RowPrior(prior.ridge, mean, prior.scale), change, rows, noise=self.noise, last=True
-                )
-                table[rows] += (change * scale)[rows]
+            prior, change = self.row_prior(name, k), torch.zeros_like(table)
+            present = table if prior.scale is None else table / prior.scale
+            mean = -present if prior.mean is None else prior.mean - present
+            links = prior.links
+            if links is not None:
+                pull = -links.product(present)
+                links = links._replace(pull=pull if links.pull is None else links.pull + pull)
+            self.systems.solve_rows(k, prior._replace(mean=mean, links=links), change, noise=self.noise, last=True)
+            table += change
 
     def implicit_feedback(self, k: int) -> None:
         """A table of implicit feedback, by conjugate gradients."""

@@ -18,6 +18,7 @@ from torch import Tensor
 from jointensor.models.multilinear import Multilinear
 from jointensor.random_state import normal_like
 from jointensor.solvers.als import Als, RowPrior
+from jointensor.solvers.linked_rows import LinkPrior, solve_linked
 from jointensor.solvers.systems import SystemsInMemory
 
 GAMMA_SHAPE, GAMMA_RATE = 1.0, 0.1
@@ -40,7 +41,7 @@ class Level:
     mean: Tensor
     precision: Tensor
     stiffness: Tensor | None = None
-    """Precision of the difference to a neighbour, where rows have neighbours."""
+    """Precision of the differences between linked rows, where there are any."""
 
 
 class Gibbs(Als):
@@ -112,36 +113,50 @@ class Gibbs(Als):
         self.levels[name, k] = Level(mean, precision, self._draw_stiffness(name, k, unit))
 
     def _draw_stiffness(self, name: str, k: int, unit: float) -> Tensor | None:
-        """Precision of the differences between neighbouring rows."""
+        """Precision of the differences between linked rows."""
         block = self.blocks[name]
-        if k >= len(block.tables) or len(self.row_groups(block, k)) == 1:
+        links = self.links_of(block, k, 1.0) if k < len(block.tables) else None
+        if links is None:
             return None
-        steps = block.tables[k].diff(dim=0).square().sum(dim=0)
-        count = torch.full_like(steps, GAMMA_SHAPE + (len(block.tables[k]) - 1) / 2)
-        return self._gamma(count, GAMMA_RATE * unit + steps / 2).clamp(MIN_PRECISION / unit, MAX_PRECISION / unit)
+        steps = links.differences.apply(block.tables[k])  # (differences, R)
+        squares = steps.square().sum(dim=0)
+        count = torch.full_like(squares, GAMMA_SHAPE + len(steps) / 2)
+        return self._gamma(count, GAMMA_RATE * unit + squares / 2).clamp(MIN_PRECISION / unit, MAX_PRECISION / unit)
 
-    def _normal_prior(self, name: str, k: int) -> tuple[Tensor, Tensor]:
-        """Mean and precision of the rows of a table given their neighbours, where they have any."""
-        level, near = self.levels[name, k], self.neighbour_mean(self.blocks[name], k)
-        if near is None or level.stiffness is None:
-            return level.mean, level.precision
-        precision = level.precision + 2 * level.stiffness
-        return (level.precision * level.mean + 2 * level.stiffness * near) / precision, precision
+    def _drawn_links(self, name: str, k: int, scale: Tensor) -> LinkPrior | None:
+        """Links with the noise that makes the solution a draw, for rows divided by a scale, ``(R,)``."""
+        level = self.levels[name, k]
+        if level.stiffness is None:
+            return None
+        links = self.links_of(self.blocks[name], k, self.noise * level.stiffness * scale.square())
+        if links is None:
+            return None
+        steps = self._normal(links.strength.new_zeros(len(links.differences.rows), len(scale)))
+        noise = links.differences.spread(steps, len(self.blocks[name].tables[k]))
+        return links._replace(pull=noise * (self.noise * links.strength).sqrt())
 
     def row_prior(self, name: str, k: int) -> RowPrior:
         """The prior with noise in its mean, in units of the components' standard deviations."""
-        mean, precision = self._normal_prior(name, k)
-        table, root = self.blocks[name].tables[k], precision.sqrt()
-        return RowPrior(torch.ones_like(table[:, 0]) * self.noise, mean * root + self._normal(table), 1 / root)
+        level, table = self.levels[name, k], self.blocks[name].tables[k]
+        root = level.precision.sqrt()
+        links = self._drawn_links(name, k, 1 / root)
+        return RowPrior(
+            torch.ones_like(table[:, 0]) * self.noise, level.mean * root + self._normal(table), 1 / root, links
+        )
 
     def solve_numbers(self, name: str, sums: Tensor, counts: Tensor) -> Tensor:
-        """A draw of every number from its posterior, ``(I,)``."""
-        mean, prior_precision = self._normal_prior(name, 0)
-        if self.levels[name, 0].stiffness is None:
-            mean = torch.zeros_like(mean)  # numbers have a prior mean of zero
-        precision = counts / self.noise + prior_precision
-        centre = (sums / self.noise + prior_precision * mean.squeeze(-1)) / precision
-        return centre + self._normal(sums) * precision.rsqrt()
+        """A draw of every number from its posterior, ``(I,)``; its prior mean is zero."""
+        precision = self.levels[name, 0].precision
+        links = self._drawn_links(name, 0, torch.ones_like(precision))
+        if links is None:
+            found = counts / self.noise + precision
+            return sums / self.noise / found + self._normal(sums) * found.rsqrt()
+        ridge = self.noise * precision.expand_as(sums)
+        mean = self._normal(sums)[:, None] * precision.rsqrt()
+        drawn = self.blocks[name].tables[0].to(sums.dtype, copy=True)
+        right = (sums + self._normal(sums) * (self.noise * counts).sqrt())[:, None]
+        solve_linked(lambda rows: (counts[rows, None, None], right[rows]), ridge, mean, links, drawn)
+        return drawn[:, 0]
 
     def implicit_prior(self, name: str, k: int) -> tuple[Tensor, Tensor]:
         """The same for a table of implicit feedback."""

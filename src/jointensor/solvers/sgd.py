@@ -311,9 +311,11 @@ class Exact:
 
     def resumable(self) -> dict[str, Any]:
         """State of the exact solver beside the tables."""
-        return {"ridge": self.als.ridge, "als": self.als.resumable()}
+        links = {n: dict(one.strengths) for n, one in self.als.links.items()}
+        return {"ridge": self.als.ridge, "links": links, "als": self.als.resumable()}
 
     def resume(self, state: dict[str, Any]) -> None:
         """Continue from such a state."""
         self.als.ridge = state["ridge"]
+        self.als.set_links(state["links"])
         self.als.resume(state["als"])

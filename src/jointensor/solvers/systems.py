@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import cast
 
 import torch
@@ -10,12 +11,14 @@ from torch import Tensor
 from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.distributed.sharded_rows import share_engine
 from jointensor.kernels import Engine
-from jointensor.kernels.rows import ModeView, RowEntries, khatri_rao
+from jointensor.kernels.rows import ModeView, RowEntries, khatri_rao, row_values
 from jointensor.models.blocks.base import Block
 from jointensor.models.blocks.fm import SharedPairs
+from jointensor.models.joint import evaluate_in_batches
 from jointensor.models.multilinear import Multilinear
 from jointensor.random_state import Generators, normal_like
 from jointensor.solvers.als import BATCH, RowPrior, Systems
+from jointensor.solvers.linked_rows import solve_linked
 
 
 class SystemsInMemory(Systems):
@@ -117,35 +120,30 @@ class SystemsInMemory(Systems):
         view = self.views[self.block.row_key, 0]
         return view.remember("column", lambda: self.block.columns(self.indices)[:, 0].long())
 
-    def solve_rows(self, k: int, prior: RowPrior, out: Tensor, rows: slice, *, noise: float, last: bool) -> None:
+    def solve_rows(self, k: int, prior: RowPrior, out: Tensor, *, noise: float, last: bool) -> None:
         """Solve by the engine; values change with the rows."""
-        sums, view = self.block.sums, self.views[self.block.row_key, k]
+        sums, view, scale = self.block.sums, self.views[self.block.row_key, k], prior.scale
         others = [table for m, table in enumerate(self.block.effective_tables()) if m != k]
-        if prior.scale is not None:  # once in a product, in every term of a sum
-            others = [table * prior.scale if sums or m == 0 else table for m, table in enumerate(others)]
+        if scale is not None:  # once in a product, in every term of a sum
+            others = [table * scale if sums or m == 0 else table for m, table in enumerate(others)]
         targets = self._noisy(self.targets - self.values[self.name] if sums else self.targets, noise)
-        if rows != slice(None) and not sums:  # half of the rows from half of the entries
-            part = view.remember(f"rows from {rows.start}", lambda: view.every_other(rows))
-            some, mean = out[rows].contiguous(), None if prior.mean is None else prior.mean[rows].contiguous()
-            entries = RowEntries(part, others, targets, self.weights)
-            values = self.engine.solve_rows(entries, prior.ridge[rows].contiguous(), some, prior=mean, evaluate=last)
-            out[rows] = some
-            if last:
-                here = part.order.long()
-                self.values[self.name] = self.values[self.name].index_copy(0, here, values.index_select(0, here))
-            return
         entries = RowEntries(view, others, targets, self.weights, sums)
-        values = self.engine.solve_rows(entries, prior.ridge, out, prior=prior.mean, evaluate=last)
-        if not last:
-            return
-        if not sums:
-            self.values[self.name] = values
-            return
-        if rows != slice(None):  # the changes of the other rows are not used
-            chosen = torch.zeros(len(out), dtype=values.dtype, device=values.device)
-            chosen[rows] = 1
-            values = values * chosen.index_select(0, self.indices[:, self.block.table_modes[k]])
-        self.values[self.name] = self.values[self.name] + values
+        if prior.links is None:
+            values = self.engine.solve_rows(entries, prior.ridge, out, prior=prior.mean, evaluate=last)
+        else:
+            out.copy_(out if scale is None else out / scale)
+            solve_linked(partial(self._row_systems, entries), prior.ridge, prior.mean, prior.links, out)
+            values = row_values(entries, out) if last and sums else targets
+        if scale is not None:
+            out.mul_(scale)
+        if last and prior.links is not None and not sums:
+            values = evaluate_in_batches(self.block, self.indices, BATCH)
+        if last:
+            self.values[self.name] = self.values[self.name] + values if sums else values
+
+    def _row_systems(self, entries: RowEntries, rows: slice) -> tuple[Tensor, Tensor]:
+        """Of some rows."""
+        return self.engine.row_systems(entries.of_rows(rows), entries.others[0].shape[1])
 
     def implicit_systems(self, k: int, noise: float) -> tuple[Tensor, Tensor]:
         """Systems of the rows of mode a, for changes of z."""

@@ -25,6 +25,7 @@ from jointensor.kernels.terms import RowSums, Term, Terms, add_numbers, sum_of_s
 from jointensor.models.blocks.base import Block
 from jointensor.models.multilinear import Multilinear
 from jointensor.solvers.als import RowPrior, Systems
+from jointensor.solvers.linked_rows import solve_group
 
 ROW_BYTES = 12
 """Bytes per number of a row's system: 8 while it is added up, 4 for the part of one shard."""
@@ -127,17 +128,16 @@ class SystemsOnDisk(Systems):
         if self.owner != self.name:
             self.since[self.name] = numbers.clone()
 
-    def solve_rows(self, k: int, prior: RowPrior, out: Tensor, rows: slice, *, noise: float, last: bool) -> None:
+    def solve_rows(self, k: int, prior: RowPrior, out: Tensor, *, noise: float, last: bool) -> None:
         """Add up the systems of some rows at a time and solve them."""
-        self.squares, solved, term = 0.0, torch.empty_like(out), term_of(self.block)
-        unused = torch.ones(len(out), 1, dtype=torch.bool, device=out.device)
-        unused[rows] = False
-        before = torch.zeros_like(out) if term.sums else self.block.tables[k].clone()  # of rows that are not used
+        self.squares, solved, term = 0.0, out.double(), term_of(self.block)
         for some in self._ranges(out):
-            systems = self._add_up(term, k, some)
-            part = slice(some.start, some.stop)
-            solved[part] = _solve(systems, prior, part)
-            self.squares += _squared_error(systems, torch.where(unused[part], before[part], solved[part]))
+            systems, part = self._add_up(term, k, some), slice(some.start, some.stop)
+            if prior.links is None:
+                solved[part] = _solve(systems, prior, part)
+            else:
+                solve_group(systems.gram, systems.right, prior.ridge, prior.mean, prior.links, solved, part)
+            self.squares += _squared_error(systems, solved[part])
         out.copy_(solved)
 
     def _targets(self) -> Iterator[Shard]:

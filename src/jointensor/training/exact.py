@@ -152,6 +152,11 @@ def sweep_from(trainer: Trainer, solver: Exact, frozen: FrozenHalf, sweeps: int)
     return _take(trainer, solver, _best_ridge(trainer, solver, frozen, [ridge], None, sweeps=sweeps, rise=True))
 
 
+def sweep_on(trainer: Trainer, solver: Exact, frozen: FrozenHalf, start: Snapshot) -> Tried:
+    """A few sweeps from a solution with the present ridge; where they end."""
+    return _best_ridge(trainer, solver, frozen, [solver.als.ridge], start, sweeps=SWEEPS_AGAIN)
+
+
 @stored
 @dataclass
 class RidgeTrials:

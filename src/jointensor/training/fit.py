@@ -184,6 +184,8 @@ def fit(  # noqa: PLR0913 - everything that decides a fit
     kernels.equip(model, short=recipe.precision == "short")
     store, valid = make_store(split, recipe, place, processes, check_time), Entries.of(split.valid, place)
     if model.multilinear is not None:
+        modes = split.train.modes if isinstance(split, Split) else split.modes
+        model.multilinear.place(lambda n: modes[n].coordinates())
         if store.resident is not None and not processes.shared:
             model.multilinear.see(store.resident.indices)
         model.multilinear.draws.forget()  # those of an earlier fit
@@ -252,7 +254,7 @@ def finish(
     notes = state.notes + collapsed
     used = kernels.serves(model, short=recipe.precision == "short")
     by_als = recipe.linear_solver == "als" and model.nonlinear is None
-    solved = Solved(best.ridge, best.solutions) if by_als and best.ridge is not None else None
+    solved = Solved(best.ridge, best.solutions, best.links) if by_als and best.ridge is not None else None
     predictor = JointPredictor(model.eval(), fallback, solved=solved)
     if recipe.fall_back:
         predictor = _better(predictor, valid, notes, processes)

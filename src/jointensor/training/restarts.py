@@ -68,6 +68,7 @@ def _run_start(trainer: Trainer) -> Attempt:
         epochs=len(state.history),
         seconds=seconds,
         ridge=state.ridge,
+        links=state.links,
         solutions=n_solutions(trainer.model, state.single),
         first=state.first,
         collapsed=tuple(state.collapsed),

@@ -15,6 +15,7 @@ from jointensor.solvers.stopping import Either
 from jointensor.training.average import average_solutions
 from jointensor.training.checkpoint import stored
 from jointensor.training.exact import Tried, solve_turn, solve_warm_start
+from jointensor.training.links import choose_links
 from jointensor.training.trainer import Trainer
 
 
@@ -51,6 +52,7 @@ class Solving:
     """Variables of :func:`solve`."""
 
     warm: bool = False
+    linked: bool = False
     grown: bool = False
     round: int = 1
     rule: Either | None = None
@@ -65,6 +67,9 @@ def solve(trainer: Trainer, exact: Exact | None, frozen: FrozenHalf = NO_FROZEN_
         if not at.warm:
             solve_warm_start(trainer, exact, frozen)
             at.warm = True
+        if not at.linked:
+            choose_links(trainer, exact, frozen)
+            at.linked = True
         if not at.grown:
             grow_rank(trainer, exact, frozen)
         at.grown, at.rule = True, at.rule or trainer.stopping_rule()

@@ -13,7 +13,7 @@ from jointensor.data.store import Entries
 from jointensor.data.tensor import SparseTensor
 from jointensor.kernels import pick_engine
 from jointensor.models.joint import CP_FACTORS, JointModel
-from jointensor.predictors.joint import JointPredictor
+from jointensor.predictors.joint import JointPredictor, Solved
 from jointensor.predictors.tables import refit_tables
 from jointensor.solvers.als import Als
 from jointensor.solvers.systems import SystemsInMemory
@@ -65,16 +65,18 @@ def solve_on(
     model = copy.deepcopy(fits[0].model).to(place)
     if model.multilinear is None or model.multilinear.cp is None:
         raise RuntimeError("a model without components cannot be solved on")
+    model.multilinear.place(lambda n: tensor.modes[n].coordinates())
     als = Als(model.multilinear, SystemsInMemory(model.multilinear, train.indices, kernels),
               spread=train.moments()[1] or 1.0)  # fmt: skip
     als.pull, als.smoothness = recipe.pull, recipe.smoothness
     found: list[Snapshot] = []
     numbers = 0
-    for ridge, solution in _in_turn(fits):
+    for how, solution in _in_turn(fits):
         numbers += solution[CP_FACTORS].numel()
         if found and (stopping() or numbers > MAX_NUMBERS):
             break
-        als.ridge = ridge
+        als.ridge = how.ridge
+        als.set_links(how.links)
         _sweep_from(model, als, solution, train)
         if math.isfinite(als.systems.mean_squared_error()):
             found.append({name: value.detach().clone() for name, value in model.state_dict().items()})
@@ -84,14 +86,13 @@ def solve_on(
     return replace(fits[0], model=model.eval(), fallback=refit_tables(fits[0].fallback, tensor), solved=None)
 
 
-def _in_turn(fits: Sequence[JointPredictor]) -> list[tuple[float, Snapshot]]:
-    """Ridges and solutions: the first solution of every fit, then the second ones."""
+def _in_turn(fits: Sequence[JointPredictor]) -> list[tuple[Solved, Snapshot]]:
+    """Solutions and how they were found: the first solution of every fit, then the second ones."""
     queues = []
     for one in fits:
         if one.solved is None:
             raise RuntimeError("a model that was not solved cannot be solved on")
-        ridge = one.solved.ridge
-        queues.append([(ridge, solution) for solution in solutions_of(one.model, one.solved.solutions)])
+        queues.append([(one.solved, solution) for solution in solutions_of(one.model, one.solved.solutions)])
     most = max(len(queue) for queue in queues)
     return [queue[k] for k in range(most) for queue in queues if k < len(queue)]
 

@@ -53,6 +53,8 @@ class Attempt:
     seconds: float
     ridge: float | None = None
     """λ of the exact solver; ``None`` where Θ_L was descended."""
+    links: dict[int, dict[str, float]] = field(default_factory=dict)
+    """Strengths of the links of rows, by mode and kind."""
     solutions: int = 1
     """Exact solutions whose mean g is."""
     first: str | None = None
@@ -121,6 +123,7 @@ class TrainState:
     best_state: Snapshot | None = None
     converged: bool = False
     ridge: float | None = None
+    links: dict[int, dict[str, float]] = field(default_factory=dict)
     first: str | None = None
     """Which half was estimated first."""
     alone: dict[str, Alone] = field(default_factory=dict)

@@ -1,0 +1,295 @@
+"""Priors that link the rows of a table, and the solution of all its rows at once.
+
+Penalties on differences of rows say how neighbouring labels are alike:
+
+    walk      a_{i+1} − a_i                    slow changes: a random walk
+    curve     a_i − (a_{i−1} + a_{i+1}) / 2    slow changes of direction: a random walk of second order
+    season    a_{i+p} − a_i                    rows that come back after a lag p
+
+An autoregressive prior is a walk together with the ridge of every row. With D for the differences, each row's system
+(H_i, c_i) from its entries and ridge ρ_i, the rows solve
+
+    (H_i + ρ_i I) a_i + Σ_j (DᵀD)_ij s ∘ a_j = c_i + ρ_i p_i    for all i,
+
+by conjugate gradients, preconditioned by the systems of single rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from jointensor.kernels.rows import DIAGONAL_LIFT, MORE_LIFT, row_groups
+
+MAX_STEPS = 100
+"""Steps of conjugate gradients, at most; rows with few entries and strong links take many."""
+
+STEP_TOLERANCE = 1e-5
+"""Size of the residual over that of the right side at which the steps end: about what 32 bits can reach."""
+
+TERMS = 3
+"""Rows in one difference."""
+
+MIN_LAG = 4
+"""Shortest season, in labels: what is closer is a walk."""
+
+MAX_LAG_SHARE = 0.5
+"""Longest season as a share of the labels: every row has another one lag away."""
+
+MAX_LAG = 1024
+"""The same in labels."""
+
+MAX_SEASONS = 2
+"""Seasons that are tried: a day and a week."""
+
+HALF_STEP = 0.5
+"""Within which coordinates count as equal, in median steps."""
+
+MIN_LAG_GAIN = 0.1
+"""Share by which rows a lag apart must differ less than those on the way to it."""
+
+
+MIN_MULTIPLE_GAIN = 0.25
+"""The same for a multiple of a shorter season, beside that: it has fewer pairs of rows, and differs by chance."""
+
+
+class Differences(NamedTuple):
+    """D: weighted differences of rows."""
+
+    rows: Tensor
+    """``(differences, 3)``."""
+    weights: Tensor
+    """Alike."""
+
+    @classmethod
+    def of(cls, rows: list[Tensor], weights: list[Tensor], size: int) -> Self:
+        """From columns of rows and weights, on average 1 on the diagonal of DᵀD."""
+        columns = TERMS - len(rows)
+        places = torch.stack([*rows, *[torch.zeros_like(rows[0])] * columns], dim=1)
+        found = torch.stack([*weights, *[torch.zeros_like(weights[0])] * columns], dim=1)
+        total = found.square().sum() / max(size, 1)
+        return cls(places, found / total.sqrt().clamp_min(1e-30))
+
+    def apply(self, table: Tensor) -> Tensor:
+        """D a, ``(I, R)`` → ``(differences, R)``."""
+        found = table.new_zeros(len(self.rows), table.shape[1])
+        for k in range(TERMS):
+            found.addcmul_(table.index_select(0, self.rows[:, k]), self.weights[:, k, None].to(table.dtype))
+        return found
+
+    def spread(self, values: Tensor, size: int) -> Tensor:
+        """Dᵀ v, ``(differences, R)`` → ``(I, R)``."""
+        found = values.new_zeros(size, values.shape[1])
+        for k in range(TERMS):
+            found.index_add_(0, self.rows[:, k], values * self.weights[:, k, None].to(values.dtype))
+        return found
+
+    def diagonal(self, size: int) -> Tensor:
+        """Of DᵀD, ``(I,)``."""
+        return self.weights.new_zeros(size).index_add_(0, self.rows.flatten(), self.weights.square().flatten())
+
+
+@dataclass(frozen=True)
+class RowLinks:
+    """Which differences of a mode's rows are small, and how small."""
+
+    coordinates: Tensor
+    """Of the labels, ascending, in median steps, ``(I,)``."""
+    labels: Tensor
+    """The label at every place of the order, ``(I,)``."""
+    period: float = 0.0
+    """After which the order begins again; 0 if it is not cyclic."""
+    strengths: Mapping[str, float] = field(default_factory=lambda: {"walk": 1.0})
+    """Of every kind of difference, relative to each other: ``walk``, ``curve``, ``season:P``."""
+
+    @classmethod
+    def along(cls, coordinates: Tensor, *, cyclic: bool) -> Self:
+        """Of labels at coordinates in any order, ``(I,)``."""
+        ascending, labels = coordinates.double().sort(stable=True)
+        gaps = ascending.diff()
+        step = float(gaps[gaps > 0].median()) if bool((gaps > 0).any()) else 1.0
+        ascending = (ascending - ascending[0]) / step if len(ascending) else ascending
+        return cls(ascending, labels, float(ascending[-1]) + 1 if cyclic and len(ascending) else 0.0)
+
+    def with_strengths(self, strengths: Mapping[str, float]) -> Self:
+        """The same with other strengths."""
+        return replace(self, strengths=dict(strengths))
+
+    def differences(self) -> Differences:
+        """D with all kinds of differences, each times the root of its strength."""
+        found = [(self._of_kind(kind), strength) for kind, strength in self.strengths.items() if strength > 0]
+        parts = [(one.rows, one.weights * strength**0.5) for one, strength in found]
+        if not parts:
+            return Differences(self.labels.new_zeros(0, TERMS), self.coordinates.new_zeros(0, TERMS).float())
+        return Differences(torch.cat([rows for rows, _ in parts]), torch.cat([weights for _, weights in parts]).float())
+
+    def _of_kind(self, kind: str) -> Differences:
+        name, _, lag = kind.partition(":")
+        size, place, at = len(self.labels), torch.arange(len(self.labels), device=self.labels.device), self.coordinates
+        if name == "season":
+            wanted = at + float(lag)
+            there = torch.searchsorted(at, wanted - HALF_STEP).clamp_max(size - 1)
+            kept = (at[there] - wanted).abs() < HALF_STEP
+            rows, ones = [self.labels[there[kept]], self.labels[place[kept]]], torch.ones_like(at[kept])
+            return Differences.of(rows, [ones, -ones], size)
+        following = place.roll(-1)
+        gaps = at[following] - at
+        if self.period:
+            gaps[-1] += self.period
+        gaps = gaps.clamp_min(1e-3)
+        if name == "walk":
+            kept = place if self.period else place[:-1]
+            root = gaps[kept].rsqrt()
+            return Differences.of([self.labels[following[kept]], self.labels[kept]], [root, -root], size)
+        kept = place if self.period else place[1:-1]
+        before, after = gaps.roll(1)[kept], gaps[kept]
+        scale = (before * after).rsqrt()
+        near = [after / (before + after) * scale, before / (before + after) * scale]
+        rows = [self.labels[kept], self.labels[kept.roll(0) - 1], self.labels[following[kept]]]
+        return Differences.of(rows, [scale, -near[0], -near[1]], size)
+
+    def likely_seasons(self, table: Tensor) -> list[str]:
+        """Kinds of seasons whose differences of rows ``(I, R)`` are smallest; the shortest one first.
+
+        At such a lag rows differ less than at lags nearby, and less than at some lag on the way to it. Of a lag and its
+        multiples, those that are not much better than it are left out.
+        """
+        at, rows = self.coordinates, table[self.labels].double()
+        most = int(MAX_LAG_SHARE * float(at[-1])) if len(at) and not self.period else 0
+        sizes = [math.inf, *(self._step_size(rows, lag) for lag in range(1, min(most, MAX_LAG) + 1))]
+        found: list[int] = []
+        for lag in range(MIN_LAG, len(sizes)):
+            nearby, between = sizes[max(lag - 1 - lag // 8, 1) : lag + 2 + lag // 8], sizes[lag // 4 + 1 : lag]
+            shorter = [sizes[one] for one in found if lag % one == 0]
+            stands_out = sizes[lag] == min(nearby) and sizes[lag] < (1 - MIN_LAG_GAIN) * max(between)
+            if stands_out and all(sizes[lag] < (1 - MIN_MULTIPLE_GAIN) * one for one in shorter):
+                found.append(lag)
+        best = sorted(found, key=lambda lag: sizes[lag])[:MAX_SEASONS]
+        return [f"season:{lag}" for lag in sorted(best)]
+
+    def _step_size(self, rows: Tensor, lag: int) -> float:
+        """Mean squared difference of rows a lag apart, ``(I, R)`` in their order."""
+        at = self.coordinates
+        there = torch.searchsorted(at, at + lag - HALF_STEP).clamp_max(len(at) - 1)
+        kept = (at[there] - at - lag).abs() < HALF_STEP
+        return float((rows[there[kept]] - rows[kept]).square().mean()) if bool(kept.any()) else math.inf
+
+
+class LinkPrior(NamedTuple):
+    """Links of the rows of one table: ``Σ_r s_r ‖D a(·, r)‖²`` is added to the squared error."""
+
+    differences: Differences
+    strength: Tensor
+    """s, ``(R,)``."""
+    pull: Tensor | None = None
+    """Added to the right sides, ``(I, R)``."""
+
+    def product(self, table: Tensor) -> Tensor:
+        """DᵀD a, times the strengths, ``(I, R)``."""
+        return self.differences.spread(self.differences.apply(table), len(table)) * self.strength
+
+
+def solve_linked(
+    systems_of: Callable[[slice], tuple[Tensor, Tensor]],
+    ridge: Tensor,
+    mean: Tensor | None,
+    links: LinkPrior,
+    table: Tensor,
+) -> None:
+    """Solve for all rows of ``table (I, R)`` in place, from where they are.
+
+    Where the systems of all rows would take too much memory, groups of rows are solved one after the other, each given
+    the present rows of the others.
+
+    Parameters
+    ----------
+    systems_of
+        H and c of some rows, ``(rows, R, R)`` and ``(rows, R)``.
+    ridge
+        ρ, ``(I,)``.
+    mean
+        p, ``(I, R)``; zero without one.
+    links
+        Between the rows.
+    """
+    for rows in row_groups(len(table), table):
+        gram, right = systems_of(rows)
+        solve_group(gram, right, ridge, mean, links, table, rows)
+
+
+def solve_group(
+    gram: Tensor, right: Tensor, ridge: Tensor, mean: Tensor | None, links: LinkPrior, table: Tensor, rows: slice
+) -> None:
+    """Solve for some rows in place, given all others; arguments as of :func:`solve_linked`, systems of these rows."""
+    present = table.to(gram.dtype)
+    here = _System(gram, ridge[rows].to(gram.dtype), links, rows, len(table))
+    wanted = right if mean is None else right + ridge[rows, None] * mean[rows]
+    if links.pull is not None:
+        wanted = wanted + links.pull[rows]
+    missing = wanted - here.own(present[rows]) - links.product(present)[rows].to(gram.dtype)
+    change = here.solve(missing, STEP_TOLERANCE * float(wanted.square().sum().sqrt()))
+    if bool(torch.isfinite(change).all()):
+        table[rows] += change.to(table.dtype)
+
+
+@dataclass
+class _System:
+    """The joint system of some rows."""
+
+    gram: Tensor
+    ridge: Tensor
+    links: LinkPrior
+    rows: slice
+    size: int
+    """Rows of the whole table."""
+
+    def own(self, found: Tensor) -> Tensor:
+        """H_i a_i + ρ_i a_i, ``(rows, R)``."""
+        return torch.bmm(self.gram, found[:, :, None]).squeeze(2) + self.ridge[:, None] * found
+
+    def product(self, found: Tensor) -> Tensor:
+        """The left side for rows ``(rows, R)``, all others zero."""
+        whole = found.new_zeros(self.size, found.shape[1])
+        whole[self.rows] = found
+        return self.own(found) + self.links.product(whole)[self.rows]
+
+    def solve(self, right: Tensor, tolerance: float) -> Tensor:
+        """Conjugate gradients from zero until the residual is smaller than a tolerance."""
+        factor = self._factor()
+
+        def single(residual: Tensor) -> Tensor:
+            return torch.cholesky_solve(residual[:, :, None], factor).squeeze(2)
+
+        found, residual = torch.zeros_like(right), right
+        step = near = single(residual)
+        size = float((residual * near).sum())
+        for _ in range(min(MAX_STEPS, right.numel())):
+            if float(residual.square().sum()) <= tolerance**2 or size <= 0:
+                break
+            image = self.product(step)
+            curvature = float((step * image).sum())
+            if curvature <= 0:
+                break
+            found, residual = found + (size / curvature) * step, residual - (size / curvature) * image
+            near = single(residual)
+            size, before = float((residual * near).sum()), size
+            step = near + (size / before) * step
+        return found
+
+    def _factor(self) -> Tensor:
+        """Cholesky factors of the rows' systems alone, ``(rows, R, R)``."""
+        diagonal = self.links.differences.diagonal(self.size)[self.rows, None] * self.links.strength  # (rows, R)
+        share = self.gram.diagonal(dim1=1, dim2=2).mean(dim=1) + self.ridge + diagonal.mean(dim=1)
+        for lift in (DIAGONAL_LIFT, *MORE_LIFT, 1.0):
+            system = self.gram.clone()
+            added = self.ridge[:, None] + diagonal + (lift * share + torch.finfo(system.dtype).tiny ** 0.5)[:, None]
+            system.diagonal(dim1=1, dim2=2).add_(added)
+            factor, failed = torch.linalg.cholesky_ex(system)
+            if not bool(failed.any()):
+                break
+        return factor
