@@ -19,6 +19,7 @@ from jointensor.data.expressions import ModeExpression, as_labels
 from jointensor.data.frames import TableSpec, encode_frame, frame_to_cells, frame_to_tensor
 from jointensor.data.split import Split, groups_of, new_modes, split, with_folds
 from jointensor.data.tensor import SparseTensor
+from jointensor.data.wide import WideFrame
 from jointensor.errors import ConfigError, DataError, MissingPackageError
 from jointensor.evaluation.evaluate import calibrate_on
 from jointensor.models.joint import JointModel, check_rank
@@ -26,6 +27,7 @@ from jointensor.predictors import fit_baselines
 from jointensor.predictors.ensemble import Ensemble
 from jointensor.predictors.joint import JointPredictor
 from jointensor.runs.config import DEFAULT_RANK
+from jointensor.runs.impute import fill_gaps
 from jointensor.runs.interrupt import stop_on_interrupt
 from jointensor.search.default_fit import DefaultFit, default_fit
 from jointensor.search.families import FitOptions
@@ -36,7 +38,7 @@ from jointensor.training.fit import Fit, fit, pick_device
 from jointensor.training.recipe import Recipe, make_recipe
 
 try:
-    from sklearn.base import BaseEstimator, RegressorMixin
+    from sklearn.base import BaseEstimator, RegressorMixin, clone
     from sklearn.utils import check_array, check_consistent_length, check_random_state, column_or_1d
     from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError:
@@ -178,7 +180,9 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         columns = self._columns(X, least=2)
         validate_data(self, X, y, skip_check_array=True)
         names = [str(name) for name in getattr(self, "feature_names_in_", [f"x{n}" for n in range(len(columns))])]
-        tensor = frame_to_tensor(*self._observed(columns, names, y)).tensor
+        return self._fit_tensor(frame_to_tensor(*self._observed(columns, names, y)).tensor)
+
+    def _fit_tensor(self, tensor: SparseTensor) -> TensorCompleter:
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         self.modes_: tuple[Mode, ...] = tensor.modes
         if self.rank == "auto":
@@ -297,6 +301,45 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         if return_interval is None:
             return values
         return values, self.predictor_.interval(indices, return_interval).astype(np.float64)
+
+    def impute(self, frame: Any, *, time: Any = None, return_interval: float | None = None) -> Any:
+        """The frame with its gaps filled in: a row per time stamp, a column per series.
+
+        Observed values, types of columns, order, index and names stay as they are; a frame without gaps is returned
+        without a fit. Fitted is a copy of this estimator, with the same settings: to series × time, or to series × date
+        × time where the stamps are at the same times of every day. Series are measured in standard deviations from
+        their means. Columns of several levels are several modes. A series without any value is filled in by the means
+        of the others at the same time.
+
+        Parameters
+        ----------
+        frame
+            pandas, polars or pyarrow; NaN and null are gaps. Series are columns of numbers; in columns of whole numbers
+            predictions are rounded.
+        time
+            The column of time stamps, which are dates, times, texts of them, or numbers, in any order, each once. If
+            not given: the index of a pandas frame; of others, the only column of dates or times.
+        return_interval
+            A share such as 0.9: also return two frames with the lower and upper ends of intervals that hold this share
+            of the values. Where a value was observed, both are that value.
+
+        Examples
+        --------
+        >>> import numpy as np, pandas as pd
+        >>> from jointensor import TensorCompleter
+        >>> hours = pd.date_range("2024-01-01", periods=96, freq="h")
+        >>> wave = np.sin(np.arange(96) / 4)
+        >>> frame = pd.DataFrame({"a": wave, "b": 3 * wave + 1}, index=hours)
+        >>> gappy = frame.mask(np.random.default_rng(0).random(frame.shape) < 0.1)
+        >>> filled = TensorCompleter(rank=(1, 0), random_state=0, device="cpu").impute(gappy)
+        >>> int(gappy.isna().sum().sum()), int(filled.isna().sum().sum())
+        (22, 0)
+        """
+        wide = WideFrame.of(frame, time)
+        fill = fill_gaps(wide.panel, lambda tensor: clone(self)._fit_tensor(tensor).predictor_, return_interval)
+        if fill.ends is None:
+            return wide.filled(fill.values)
+        return wide.filled(fill.values), *(wide.filled(ends) for ends in fill.ends.T)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

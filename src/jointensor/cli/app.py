@@ -250,6 +250,38 @@ def complete(
 
 
 @app.command()
+def impute(
+    source: Annotated[Path, typer.Argument(help="Table with a row per time stamp and a column per series.")],
+    time: Annotated[str, typer.Option(help="Column of time stamps: dates, times or numbers.", metavar="COLUMN")],
+    out: Annotated[Path, typer.Option(help="File to write: the table with its gaps filled in.")],
+    interval: Annotated[
+        float | None,
+        typer.Option(help="Also write intervals (NAME_lower, NAME_upper) that hold this share of the values."),
+    ] = None,
+    rank: Annotated[
+        str | None, typer.Option(help="R/F or auto, as for fit. Not given: a few models, mixed by validation entries.")
+    ] = None,
+    valid: a.Valid = 0.1,
+    seed: Annotated[int, typer.Option(help="Seed of validation entries and of the model.", min=0)] = 0,
+    device: a.Device = "auto",
+    budget: Annotated[float | None, typer.Option(help="Seconds for the fit.", min=0)] = None,
+    quiet: a.Quiet = False,
+) -> None:
+    """Fill in the gaps of a table of series; everything else stays as it is written."""
+    from jointensor.cli.options import impute_config
+    from jointensor.cli.screen import Screen
+    from jointensor.runs.impute import impute_file
+    from jointensor.runs.interrupt import stop_on_interrupt
+
+    config = impute_config(source, rank=rank, valid=valid, seed=seed, device=device, budget=budget)
+    screen = Screen(quiet=quiet)
+    with screen.listening() as listener, stop_on_interrupt(listener.on_note) as stopping:
+        heard = replace(listener, stopping=stopping)
+        done = impute_file(source, out, time, config, level=interval, listener=heard)
+    screen.result(f"{done.gaps:,} of {done.cells:,} cells filled in, written to {out}")
+
+
+@app.command()
 def components(
     run: a.RunFolder,
     out: Annotated[Path | None, typer.Option(help="Picture to draw; RUN/components.png if not given.")] = None,

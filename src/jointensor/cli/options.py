@@ -79,6 +79,13 @@ def _check_auto(same: dict[str, Any], changes: dict[str, Any]) -> None:
         raise ConfigError(f"--rank auto chooses by itself; leave out --{given[0]}, or give --rank R/F")
 
 
+def impute_config(source: Path, *, rank: str | None, valid: float, seed: int, **same: Any) -> RunConfig:
+    """The configuration that the options of ``impute`` stand for: a fit without test entries."""
+    check_share("valid", valid)
+    numbers = rank if rank is None or rank == AUTO else parse_rank(rank)
+    return RunConfig(str(source), rank=numbers, test=0.0, valid=valid, split_seed=seed, seed=seed, **same)
+
+
 def compare_config(
     source: Path,
     models: Sequence[str],

@@ -58,7 +58,7 @@ def predict_file(
     -------
     How many queries there are, and how many have a label that no training entry had.
     """
-    _check_name(out, ".npz", safe_csv=safe_csv)
+    check_name(out, ".npz", safe_csv=safe_csv)
     check_file(queries)
     answers = _Answers(Serving(run.predictor), interval)
     if format_of(out).name == "npz":
@@ -178,7 +178,7 @@ def complete_file(
     """
     from jointensor.evaluation.complete import Observed, fill_in, fill_in_top, select  # noqa: PLC0415 - polars only here
 
-    _check_name(out, safe_csv=safe_csv)
+    check_name(out, safe_csv=safe_csv)
     selection = select(run.modes, where)
     observed = Observed(_observed(run, on_note), selection)
     serving = Serving(run.predictor)
@@ -191,7 +191,7 @@ def complete_file(
     _write(frames, out, safe_csv=safe_csv)
 
 
-def _check_name(out: Path, *more: str, safe_csv: bool) -> None:
+def check_name(out: Path, *more: str, safe_csv: bool) -> None:
     """Refuse a name whose suffix promises another format than what would be written: a table, or ``more``."""
     if safe_csv and format_of(out).name != "delimited":
         raise ConfigError(f"--safe-csv is for .csv, .tsv and .txt; leave it out for {out}, which holds no formulas")
