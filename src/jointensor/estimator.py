@@ -333,7 +333,7 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         >>> gappy = frame.mask(np.random.default_rng(0).random(frame.shape) < 0.1)
         >>> filled = TensorCompleter(rank=(1, 0), random_state=0, device="cpu").impute(gappy)
         >>> int(gappy.isna().sum().sum()), int(filled.isna().sum().sum())
-        (22, 0)
+        (19, 0)
         """
         wide = WideFrame.of(frame, time)
         fill = fill_gaps(wide.panel, lambda tensor: clone(self)._fit_tensor(tensor).predictor_, return_interval)
