@@ -80,10 +80,22 @@ def pages(tmp_path_factory):
     ):
         done = CliRunner().invoke(app, words)
         assert done.exit_code == 0, done.output
-    return {name: folder / name / "report.html" for name in ("fit", "auto", "compare")}
+    lines = ["who,when,value"]
+    for i in range(5):
+        for k in range(300):
+            if (i * k) % 7 != 3 and not (i == 2 and 90 < k < 130):
+                day, hour = f"2024-01-{1 + k // 24:02d}", k % 24
+                lines.append(f"somebody with quite a long name {i},{day} {hour:02d}:00,{1e4 * (hour - 12) + i}")
+    (folder / "hours.csv").write_text("\n".join(lines), encoding="utf-8")
+    words = ["fit", str(folder / "hours.csv"), "--mode", "who", "--mode", "date=day(when)", "--mode", "hour=hour(when)"]
+    words += ["--value", "value", "--rank", "2/0", "--quiet", "--out", str(folder / "series")]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert "Some series along date and hour" in (folder / "series" / "report.html").read_text(encoding="utf-8")
+    return {name: folder / name / "report.html" for name in ("fit", "auto", "compare", "series")}
 
 
-@pytest.mark.parametrize("name", ["fit", "auto", "compare"])
+@pytest.mark.parametrize("name", ["fit", "auto", "compare", "series"])
 @pytest.mark.parametrize("width", [360, 1200])
 def test_a_page_fits_its_window_and_nothing_is_cut_off(pages, tmp_path, name, width):
     page = pages[name]

@@ -74,7 +74,7 @@ class TimeStamps:
             return cls._along(labels, [DATE, TIME], ["ordered", "cyclic" if whole_day else "ordered"], taken)
         if not _is_even(np.sort(micros)):
             # positions of a mode lie where its numbers do, and side by side where it has dates
-            return cls._along([as_labels(_days_since_first(points))], ["days"], ["ordered"], taken)
+            return cls._along([as_labels(_days_since_first(points))], ["day"], ["ordered"], taken)
         dates = points.dt.date() if not (micros % _DAY).any() else points
         return cls._along([as_labels(dates)], [TIME], ["ordered"], taken)
 

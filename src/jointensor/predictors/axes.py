@@ -87,12 +87,12 @@ def axes_of(modes: Sequence[Mode]) -> list[tuple[int, ...]]:
     if not can_be_numbered([mode.size for mode in modes]):
         return []
     ordered = [n for n, mode in enumerate(modes) if mode.order != "none"]
-    units = {n: unit for n in ordered if (unit := _time_unit(modes[n])) is not None}
+    units = {n: unit for n in ordered if (unit := time_unit(modes[n])) is not None}
     pairs = [(a, b) for a in units for b in units if units[a] < units[b] and modes[a].order != "cyclic"]
     return [(n,) for n in ordered] + [pair for pair in pairs if math.prod(modes[n].size for n in pair) <= MAX_POSITIONS]
 
 
-def _time_unit(mode: Mode) -> int | None:
+def time_unit(mode: Mode) -> int | None:
     """Which unit of time a mode counts, by its name or its labels; ``None`` for anything else."""
     units = [TIME_UNITS[word] for word in re.split(r"[^a-z]+", mode.name.lower()) if word in TIME_UNITS]
     if units:

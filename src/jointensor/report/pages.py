@@ -88,6 +88,7 @@ def render_run(facts: Facts, metrics: Facts, config: Facts, environment: Facts) 
             )
             for one in facts.get("components", [])
         ],
+        series=[(one, _series(one, facts["series"]["axis"])) for one in (facts.get("series") or {}).get("series", [])],
         at_once=SETTINGS.components_shown,
         trials=_trials((metrics.get("search") or {}).get("trials", [])),
         notes=[note for note in metrics["notes"] if note != (metrics.get("search") or {}).get("reason")],
@@ -284,6 +285,32 @@ def _loading(mode: Facts, width: int) -> Markup:
     ends, size = (points[0][0], points[-1][0]), (width, SETTINGS.component_height)
     plot = Plot(ends, (min(heights), max(heights)), x_labels=mode["labels"], size=size)
     return Markup(_drawn(plot, points).svg(f"loadings along {mode['name']}"))
+
+
+def _series(one: Facts, axis: Sequence[str]) -> Markup:
+    """A stretch of a series: values that were seen, predictions of the others and their intervals."""
+    filled = [point for run in one["filled"] for point in run]
+    values = [v for point in (*one["seen"], *one["held"]) for v in point[1:]] + [point[1] for point in filled]
+    low, high = min(values), max(values)
+    room = SETTINGS.max_band_ratio * ((high - low) or abs(low) or 1.0)
+    low, high = low - room, high + room  # a wide interval is cut: it would flatten everything else
+    bands = [[(x, max(ends[0], low), min(ends[1], high)) for x, _, *ends in run if ends] for run in one["filled"]]
+    heights = values + [end for band in bands for _, *ends in band for end in ends]
+    along = [point[0] for point in (*one["seen"], *one["held"], *filled)]
+    edge = SETTINGS.edge_share * (max(heights) - min(heights))  # dots are whole
+    plot = Plot(
+        (min(along), max(along)), (min(heights) - edge, max(heights) + edge),
+        x_labels=[tuple(tick) for tick in one["ticks"]], titles=(" and ".join(axis), ""), size=SETTINGS.wide_plot_size,
+    )  # fmt: skip
+    for band, run in zip(bands, one["filled"], strict=True):
+        (plot.band if len(band) > 1 else plot.stems)(band)
+        if len(run) > 1:
+            plot.line([(x, value) for x, value, *_ in run])
+    plot.stems(one["held"], "grey").dots([(x, value) for x, value, *_ in filled], radius=1.8)
+    plot.dots([(x, predicted) for x, _, predicted in one["held"]], radius=1.8)
+    plot.dots([(x, value) for x, value, _ in one["held"]], "held", 2.5).dots(one["seen"], "grey", 1.8)
+    name = ", ".join(label for _, label in one["labels"])
+    return Markup(plot.svg(f"series {name}: seen and filled in"))
 
 
 def _trials(trials: Sequence[Facts]) -> Facts | None:

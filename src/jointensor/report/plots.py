@@ -126,6 +126,20 @@ class Plot:
             self.parts.append(f'<circle class="dot {kind}" cx="{x}" cy="{y}" r="{radius}"/>')
         return self
 
+    def band(self, points: Sequence[tuple[float, float, float]], kind: str = "one") -> Plot:
+        """The area between lower and upper ends, in order."""
+        edge = [(x, high) for x, _, high in points] + [(x, low) for x, low, _ in reversed(points)]
+        where = " ".join("{},{}".format(*self.at(*point)) for point in edge)
+        self.parts.append(f'<polygon class="band {kind}" points="{where}"/>')
+        return self
+
+    def stems(self, points: Sequence[tuple[float, float, float]], kind: str = "one") -> Plot:
+        """An upright line from one end to the other for every point."""
+        for x, low, high in points:
+            (across, bottom), (_, top) = self.at(x, low), self.at(x, high)
+            self.parts.append(f'<line class="stem {kind}" x1="{across}" y1="{bottom}" x2="{across}" y2="{top}"/>')
+        return self
+
     def columns(self, edges: Sequence[float], heights: Sequence[float]) -> Plot:
         """A histogram: a column between every two edges."""
         for a, b, height in zip(edges[:-1], edges[1:], heights, strict=True):

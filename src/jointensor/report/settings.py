@@ -39,6 +39,18 @@ class ReportSettings:
     """Components that are shown without a click; the others can be unfolded."""
     max_components: int = 24
     """Components in the report, the largest: a mixture may have hundreds, and a page with all of them is slow."""
+    min_series_entries: int = 20
+    """Values along time that a series needs to be drawn."""
+    min_series_share: float = 0.1
+    """The same as a share of the places in time."""
+    well_observed_share: float = 0.5
+    """Share of the values of the best observed series from which a series is well observed: its gaps are shown."""
+    gappy_series: int = 2
+    """Series that are shown because of their gaps."""
+    max_series_points: int = 120
+    """Places in time that are drawn of a series, of a long one a stretch: each has a few pixels then."""
+    max_band_ratio: float = 1.0
+    """How far intervals are drawn beyond the values, as a multiple of the range of these."""
     max_error_ratio: float = 5
     """Models whose error exceeds the least so many times are not drawn: they would hide the others."""
 
@@ -53,6 +65,9 @@ class ReportSettings:
     """Ticks along a logarithmic axis."""
     min_shown_level: float = 0.4
     """Where the axes of coverage begin: below the lowest level."""
+
+    edge_share: float = 0.04
+    """Room above and below the values of a series, as a share of their range."""
 
     # --- sizes
     plot_size: tuple[int, int] = (320, 200)

@@ -15,6 +15,7 @@ from jointensor.predictors.ensemble import Ensemble
 from jointensor.predictors.joint import JointPredictor
 from jointensor.report.facts import component_facts, data_facts, filled_facts, history_facts, quality_facts
 from jointensor.report.pages import render_comparison, render_run
+from jointensor.report.series import series_facts
 from jointensor.report.settings import SETTINGS
 from jointensor.runs.compare_table import TITLES, rows_of, shown_fields
 from jointensor.runs.folder import CELLS, CONFIG, ENVIRONMENT, METRICS, read_object
@@ -66,6 +67,7 @@ def write_run_report(
         "quality": quality_facts(model, tensor.modes, indices, values, calibrated=calibrated) if len(values) else None,
         "components": component_facts(predictor.model, tensor.modes),
         "filled": filled_facts(predictor, tensor),
+        "series": series_facts(predictor, tensor, model, (indices, values)) if entries is None else None,
     }
     if entries is not None:
         facts["data"] |= {"entries": entries, "density": entries / math.prod(tensor.shape)}
