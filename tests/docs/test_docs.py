@@ -18,6 +18,10 @@ SHORTER = {
         ("--out runs/compared", "--out runs/compared --seeds 1 --jobs 1 --set refine_epochs=1 --set rounds=1"),
     ],
     "docs/tutorial.md": [("--rank auto --budget 60", "--rank auto --budget-fits 8")],
+    "docs/howto/impute.md": [
+        ("--seed 0 --quiet", "--seed 0 --quiet --rank 2/0"),
+        ("TensorCompleter(random_state=0)", "TensorCompleter(random_state=0, rank=(2, 0))"),
+    ],
     "docs/auto.md": [("--rank auto --budget 10", "--rank auto --budget-fits 8")],
 }
 FIGURES = ("docs/results", "docs/benchmarks.md")

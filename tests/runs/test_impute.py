@@ -8,6 +8,8 @@ import pytest
 from jointensor import TensorCompleter
 from jointensor.data.formats import read_table
 from jointensor.errors import ConfigError, DataError
+from jointensor.runs.config import Listener, RunConfig
+from jointensor.runs.impute import impute_file
 
 DAYS = 14
 
@@ -159,6 +161,18 @@ def test_a_table_of_text_keeps_its_text(cli, gappy, tmp_path):
         there = before[name].is_not_null() & (before[name] != "NA")
         assert before[name].filter(there).equals(after[name].filter(there))
     assert np.isfinite(after.drop("when").cast(pl.Float64).to_numpy()).all()
+
+
+def test_what_was_stopped_is_filled_in_and_nothing_is_said_of_a_folder_that_is_gone(gappy, tmp_path):
+    pl.from_pandas(gappy.reset_index()).write_parquet(tmp_path / "given.parquet")
+    notes = []
+    config = RunConfig("", rank=(3, 4), test=0.0, device="cpu")
+    listener = Listener(notes.append, stopping=lambda: True)
+    done = impute_file(tmp_path / "given.parquet", tmp_path / "filled.parquet", "when", config, listener=listener)
+    assert done.gaps == gappy.isna().sum().sum()
+    assert pl.read_parquet(tmp_path / "filled.parquet").null_count().sum_horizontal().item() == 0
+    assert notes[-1] == "stopped before its end: filled in by the best model so far"
+    assert not any("--resume" in note for note in notes)
 
 
 def test_intervals_and_other_formats(cli, gappy, gaps, tmp_path):

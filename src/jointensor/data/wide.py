@@ -144,7 +144,7 @@ def _numbers(column: nw.Series[Any], name: str) -> NDArray[np.float64]:
     """A series, NaN where it has a gap."""
     if column.dtype == nw.Unknown and column.null_count() == len(column):
         return np.full(len(column), np.nan)
-    if not (column.dtype.is_float() or column.dtype.is_integer()):
+    if not hasattr(np, str(column.dtype).lower()) or not (column.dtype.is_float() or column.dtype.is_integer()):
         raise DataError(
             f"column '{name}' holds {column.dtype}, and a series has numbers: drop the column, convert it, or name it "
             "as time"

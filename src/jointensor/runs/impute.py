@@ -150,8 +150,15 @@ def _fit(tensor: SparseTensor, config: RunConfig, listener: Listener) -> JointPr
     """The predictor of a run whose folder is not kept."""
     with tempfile.TemporaryDirectory() as folder:
         source, made = Path(folder) / "panel.npz", Path(folder) / "run"
+
+        def on_note(note: str) -> None:
+            if str(made) not in note:  # how to resume it
+                listener.on_note(note)
+
         write_tensor(tensor, source)
-        run(replace(config, source=str(source)), made, listener)
+        result = run(replace(config, source=str(source)), made, replace(listener, on_note=on_note))
+        if result is not None and result.interrupted:
+            listener.on_note("stopped before its end: filled in by the best model so far")
         return load_run(made).predictor
 
 
