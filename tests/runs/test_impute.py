@@ -48,9 +48,8 @@ def relative_error(filled, truth, gaps):
     return np.sqrt(np.mean((((filled - truth) / truth.std()).to_numpy()[gaps]) ** 2))
 
 
-@pytest.mark.parametrize(("rank", "hours"), [(None, 120), ((3, 0), 24 * DAYS)])
-def test_planted_series_are_recovered(truth, gaps, gappy, rank, hours):
-    truth, gaps, gappy = truth.head(hours), gaps[:hours], gappy.head(hours)
+@pytest.mark.parametrize("rank", [pytest.param(None, marks=pytest.mark.slow), (3, 0)])
+def test_planted_series_are_recovered(truth, gaps, gappy, rank):
     filled = quick(rank=rank).impute(gappy)
     assert relative_error(filled, truth, gaps) < 0.2 * relative_error(gappy.fillna(gappy.mean()), truth, gaps)
     assert np.array_equal(filled.to_numpy()[~gaps].view(np.uint64), truth.to_numpy()[~gaps].view(np.uint64))
@@ -86,16 +85,21 @@ def test_intervals_hold_predictions_and_most_values(truth, gaps, gappy):
     assert narrow.to_numpy()[gaps].sum() > lower.to_numpy()[gaps].sum()
 
 
-def test_irregular_and_real_stamps(truth):
+def test_irregular_and_real_stamps():
     rng = np.random.default_rng(0)
-    at = np.sort(rng.uniform(0, 6, 150))
-    frame = pd.DataFrame({"a": np.sin(at), "b": np.cos(at), "c": np.sin(at) + np.cos(at)}, index=at)
+    at = np.sort(rng.uniform(0, 6, 60))
+    frame = pd.DataFrame({"a": np.sin(at), "b": np.cos(at)}, index=at)
     hidden = rng.random(frame.shape) < 0.2
-    for rank, index in ((None, frame.index), ((3, 0), pd.Timestamp("2024-01-01") + pd.to_timedelta(at, unit="h"))):
-        given = frame.set_axis(index)
-        filled = quick(rank=rank).impute(given.mask(hidden))
-        assert relative_error(filled, given, hidden) < (0.1 if rank is None else 0.8)  # CP knows of no neighbours
-        assert filled.index.equals(index)
+    filled = quick(rank=None).impute(frame.mask(hidden))
+    assert relative_error(filled, frame, hidden) < 0.1
+    assert filled.index.equals(frame.index)
+    # as times the same stamps are the same numbers of days, and so are the predictions
+    times = frame.set_axis(
+        pd.Timestamp("2024-01-01") + pd.to_timedelta(np.round(at * 86400) - np.round(at[0] * 86400), "s")
+    )
+    days = frame.set_axis((np.round(at * 86400) - np.round(at[0] * 86400)) / 86400)
+    both = [quick().impute(one.mask(hidden)).to_numpy() for one in (times, days)]
+    np.testing.assert_array_equal(*both)
 
 
 def test_a_frame_without_gaps_is_returned_without_a_fit(truth):
@@ -128,7 +132,7 @@ def test_series_and_hours_without_a_value(truth, gaps, gappy):
 
 
 def test_a_single_series_and_a_handful_of_values():
-    wave = pd.DataFrame({"x": np.sin(np.arange(120) / 8)})
+    wave = pd.DataFrame({"x": np.sin(np.arange(60) / 8)})
     hidden = np.random.default_rng(0).random(wave.shape) < 0.2
     assert relative_error(quick(rank=None).impute(wave.mask(hidden)), wave, hidden) < 0.2
     few = pd.DataFrame({"x": [1.0, np.nan, 3.0]})
