@@ -122,7 +122,7 @@ def test_columns_of_levels_are_modes_and_kept():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda f: (f, "whem"), "no column 'whem' with time stamps; did you mean 'when'"),
+        (lambda f: (f, "when_"), "no column 'when_' with time stamps; did you mean 'when'"),
         (lambda f: (f.assign(note="x"), "when"), "column 'note' holds .*String, and a series has numbers"),
         (lambda f: (f.assign(plain=np.inf), "when"), "row 1 of column 'plain' is infinite"),
         (lambda f: (f.rename(columns={"small": "plain"}), "when"), "two columns are called 'plain'"),
