@@ -53,9 +53,6 @@ def test_rows_of_ordered_modes_are_smooth_in_one_of_the_exact_candidates():
     modes = (Mode("day", 12, order="ordered"), tensor.modes[1], Mode("hour", 24, order="cyclic"))
     timed = SparseTensor(tensor.indices, tensor.values, modes)
     assert [one.linear for one in exact_candidates(timed)] == ["mean+bias+cp:8+smooth:0+cyclic:2", ""]
-    days = tuple(f"2021-01-{day:02d}" for day in (12, *range(1, 12)))  # not in the order of time
-    timed = SparseTensor(tensor.indices, tensor.values, (Mode("day", 12, days, order="ordered"), *modes[1:]))
-    assert exact_candidates(timed)[0].linear == "mean+bias+cp:8+cyclic:2"
 
 
 def test_the_mean_of_exact_solutions_has_fewer_of_them_where_entries_are_many():

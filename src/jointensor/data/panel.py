@@ -72,9 +72,6 @@ class TimeStamps:
             whole_day = _is_even(np.append(np.unique(clock), _DAY + clock.min()))
             labels = [points.dt.strftime("%Y-%m-%d"), _clock_labels(points)]
             return cls._along(labels, [DATE, TIME], ["ordered", "cyclic" if whole_day else "ordered"], taken)
-        if not _is_even(np.sort(micros)):
-            # positions of a mode lie where its numbers do, and side by side where it has dates
-            return cls._along([as_labels(_days_since_first(points))], ["day"], ["ordered"], taken)
         dates = points.dt.date() if not (micros % _DAY).any() else points
         return cls._along([as_labels(dates)], [TIME], ["ordered"], taken)
 
@@ -258,7 +255,3 @@ def _clock_labels(points: pl.Series) -> pl.Series:
         if not (micros % unit).any():
             return points.dt.strftime(form)
     return points.dt.strftime("%H:%M:%S%.6f")
-
-
-def _days_since_first(points: pl.Series) -> pl.Series:
-    return (points.to_physical() - points.to_physical().min()).cast(pl.Float64) / _DAY

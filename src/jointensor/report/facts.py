@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from jointensor.data.modes import Mode, is_date
+from jointensor.data.modes import Mode
 from jointensor.data.tensor import SparseTensor, cell_keys
 from jointensor.evaluation.components import read_components
 from jointensor.models.joint import JointModel
@@ -88,7 +87,7 @@ def _mode_facts(tensor: SparseTensor, n: int, mode: Mode) -> Facts:
 
 def _along(mode: Mode, values: NDArray[Any]) -> list[list[float]]:
     """A curve along an ordered mode, drawn where its labels lie."""
-    places = _places(mode)
+    places = mode.coordinates()
     order = np.argsort(places, kind="stable")
     return _thinned(places[order], values[order])
 
@@ -99,26 +98,9 @@ def _thinned(places: NDArray[np.float64], values: NDArray[Any]) -> list[list[flo
     return [[float(places[a:b].mean()), float(values[a:b].mean())] for a, b in pairwise(bounds)]
 
 
-def _places(mode: Mode) -> NDArray[np.float64]:
-    """Positions of the labels of an ordered mode on an axis: dates by the day, numbers by value."""
-    if mode.labels is not None and all(map(is_date, mode.labels)):
-        try:
-            return np.array([_day(label) for label in mode.labels])
-        except ValueError:  # quarters, or no dates after all
-            pass
-    return mode.coordinates()
-
-
-def _day(label: str) -> float:
-    """Days since 1970 of a date, month or week."""
-    month = len(label) == len("2024-01") and label[5:].isdigit()
-    when = datetime.fromisoformat(label + "-01" if month else label)
-    return when.replace(tzinfo=when.tzinfo or UTC).timestamp() / 86400
-
-
 def _axis_labels(mode: Mode) -> list[list[Any]]:
     """Both ends and the middle of an ordered mode, with their positions."""
-    places = _places(mode)
+    places = mode.coordinates()
     middle = np.abs(places - (places.min() + places.max()) / 2).argmin()
     return [
         [float(places[i]), cut(mode.label(int(i)), SETTINGS.max_axis_label)]
@@ -172,7 +154,7 @@ def _errors_by_label(mode: Mode, column: NDArray[np.integer], errors: NDArray[np
     worst = enough[np.argsort(-rmse[enough], kind="stable")][: SETTINGS.top_labels]
     curve = []
     if mode.order != "none":
-        places = _places(mode)
+        places = mode.coordinates()
         for g in np.array_split(np.argsort(places, kind="stable"), min(mode.size, SETTINGS.max_error_points)):
             if counts[g].any():
                 curve.append([float(places[g].mean()), math.sqrt(squares[g].sum() / counts[g].sum())])

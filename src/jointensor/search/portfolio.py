@@ -153,10 +153,9 @@ def exact_candidates(tensor: SparseTensor, settings: SearchSettings = SETTINGS) 
 
 
 def _smooth(tensor: SparseTensor) -> str:
-    """Priors by which rows of neighbouring labels are alike, for all modes whose labels stand in their order."""
-    ordered = [(n, mode) for n, mode in enumerate(tensor.modes) if mode.order != "none"]
-    kept = [(n, mode.order) for n, mode in ordered if (np.diff(mode.coordinates()) >= 0).all()]
-    return "".join(f"+{'cyclic' if order == 'cyclic' else 'smooth'}:{n}" for n, order in kept)
+    """Priors by which rows of neighbouring labels are alike, for all ordered modes."""
+    ordered = [(n, mode.order) for n, mode in enumerate(tensor.modes) if mode.order != "none"]
+    return "".join(f"+{'cyclic' if order == 'cyclic' else 'smooth'}:{n}" for n, order in ordered)
 
 
 def is_sparse(tensor: SparseTensor, settings: SearchSettings) -> bool:
