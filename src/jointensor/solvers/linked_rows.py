@@ -29,6 +29,9 @@ from jointensor.kernels.rows import DIAGONAL_LIFT, MORE_LIFT, row_groups
 MAX_STEPS = 100
 """Steps of conjugate gradients, at most; rows with few entries and strong links take many."""
 
+STEPS_PER_LOOK = 4
+"""Steps after which the residual is looked at: on a GPU the host waits for it."""
+
 STEP_TOLERANCE = 1e-5
 """Size of the residual over that of the right side at which the steps end: about what 32 bits can reach."""
 
@@ -267,18 +270,16 @@ class _System:
 
         found, residual = torch.zeros_like(right), right
         step = near = single(residual)
-        size = float((residual * near).sum())
-        for _ in range(min(MAX_STEPS, right.numel())):
-            if float(residual.square().sum()) <= tolerance**2 or size <= 0:
+        size = (residual * near).sum()
+        for count in range(MAX_STEPS):
+            if count % STEPS_PER_LOOK == 0 and not float(residual.square().sum()) > tolerance**2:
                 break
             image = self.product(step)
-            curvature = float((step * image).sum())
-            if curvature <= 0:
-                break
-            found, residual = found + (size / curvature) * step, residual - (size / curvature) * image
+            length = _ratio(size, (step * image).sum())
+            found, residual = found + length * step, residual - length * image
             near = single(residual)
-            size, before = float((residual * near).sum()), size
-            step = near + (size / before) * step
+            size, before = (residual * near).sum(), size
+            step = near + _ratio(size, before) * step
         return found
 
     def _factor(self) -> Tensor:
@@ -293,3 +294,8 @@ class _System:
             if not bool(failed.any()):
                 break
         return factor
+
+
+def _ratio(one: Tensor, other: Tensor) -> Tensor:
+    """Of two sums of squares; zero where rounding has left nothing of the second, so that steps end there."""
+    return torch.where(other > 0, one / other, 0.0)
