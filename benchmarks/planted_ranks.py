@@ -28,7 +28,7 @@ def run_one(planted: int, seed: int, *, network: bool, size: int = 100, device: 
     width = WIDTH if network else 0
     made = julia_network(3, WIDTH, seed) if network else None
     tensor, _ = make_joint((size,) * 3, (planted, width), made, ratio=RATIO, noise=NOISE, seed=seed)
-    found = select(tensor, CANDIDATES, (0,), folds=1, starts=3, seed=seed, device=device)
+    found = select(tensor, CANDIDATES, (0,), n_folds=1, starts=3, seed=seed, device=device)
     return {
         "planted": planted,
         "network": network,

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from jointensor.data.expressions import ModeExpression, as_labels
-from jointensor.data.frames import TableSpec, encode_frame, frame_to_cells, frame_to_tensor
-from jointensor.data.split import Split, groups_of, new_modes, split, with_folds
+from jointensor.data.frames import TableSpec, encode_frame, encode_wider, frame_to_cells, frame_to_tensor
+from jointensor.data.split import Asked, Split, groups_of, new_modes, split, with_folds
 from jointensor.data.tensor import SparseTensor
 from jointensor.data.wide import WideFrame
 from jointensor.errors import ConfigError, DataError, MissingPackageError
@@ -79,7 +79,8 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         the training error decides.
     folds
         How these entries, and folds of ``rank="auto"``, are drawn: ``like-gaps``, as the missing cells lie; ``random``;
-        ``group:MODE,MODE``, those with the same labels of these modes together.
+        ``group:MODE,MODE``, those with the same labels of these modes together; ``slices:MODE``, whole labels;
+        ``time:MODE``, the last ones. ``like-gaps`` becomes like the queries that ``fit`` is given.
     duplicates
         What rows that share all their labels become: one entry with their ``mean``, ``sum``, ``count`` or
         ``last`` value, or an ``error``. Files with such rows are refused unless told otherwise; here
@@ -166,7 +167,7 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         self.device = device
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any) -> TensorCompleter:
+    def fit(self, X: Any, y: Any, queries: Any = None) -> TensorCompleter:
         """Learn from observed entries.
 
         Parameters
@@ -176,6 +177,9 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
             a list of rows. Text, whole numbers, fractions and dates, mixed where they have to be.
         y
             One finite number per row.
+        queries
+            Labels of the cells that will be asked for, in the columns of X, if they are known: what validates and
+            calibrates is drawn so that it looks like them. They may have labels that X does not have.
         """
         columns = self._columns(X, least=2)
         validate_data(self, X, y, skip_check_array=True)
@@ -185,12 +189,13 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
     def _fit_tensor(self, tensor: SparseTensor) -> TensorCompleter:
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         self.modes_: tuple[Mode, ...] = tensor.modes
+        asked = None if queries is None else self._asked(queries, tensor.modes)
         if self.rank == "auto":
-            return self._search(tensor, seed)
+            return self._search(tensor, seed, asked)
         if self.budget_fits is not None:
             raise ConfigError(f"budget_fits={self.budget_fits} counts the fits of a search; it goes with rank='auto'")
         parts = split(tensor, test=0.0, valid=self.validation_fraction, seed=seed)
-        parts = with_folds(parts, self.folds, self.validation_fraction)
+        parts = with_folds(parts, self.folds, self.validation_fraction, asked)
         if self._mixes(parts):
             return self._mix(parts, seed)
         recipe = make_recipe(self.recipe, **({} if self.loss is None else {"loss": self.loss}))
@@ -228,7 +233,16 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         calibration = calibrate_on(self.mixture_.validated, valid, parts.train.shape, _groups_of(parts.valid, parts))
         return self._with_predictor(replace(self.mixture_.predictor, calibration=calibration))
 
-    def _search(self, tensor: SparseTensor, seed: int) -> TensorCompleter:
+    def _asked(self, queries: Any, modes: tuple[Mode, ...]) -> Asked:
+        """Cells that will be asked for, with labels that the modes do not have yet."""
+        if self.folds != "like-gaps":
+            raise ConfigError(f"folds='{self.folds}' says what validates, and so do queries; leave out one of them")
+        columns = self._columns(queries, least=len(modes))
+        if len(columns) != len(modes):
+            raise DataError(f"queries have {len(columns)} columns, X has {len(modes)}; give those of X, in its order")
+        return Asked(*encode_wider(_table(columns, [mode.name for mode in modes]), modes, None))
+
+    def _search(self, tensor: SparseTensor, seed: int, asked: Asked | None) -> TensorCompleter:
         """Everything chosen by validation."""
         given = [
             n for n, usual in (("linear", None), ("nonlinear", "julia"), ("loss", None)) if getattr(self, n) != usual
@@ -238,7 +252,8 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         with stop_on_interrupt() as stopping:
             self.auto_ = search(
                 tensor, seed=seed, budget=self.budget, budget_fits=self.budget_fits, device=self.device,
-                groups=with_folds(split(tensor, test=0.0, seed=seed), self.folds, 0.0).together, stopping=stopping,
+                groups=with_folds(split(tensor, test=0.0, seed=seed), self.folds, 0.0, asked).together,
+                stopping=stopping,
             )  # fmt: skip
         self.history_, self.outcome_ = [], self.auto_.outcome
         return self._with_predictor(self.auto_.predictor)

@@ -471,9 +471,9 @@ def test_a_rank_beyond_memory_is_one_line_and_leaves_no_folder(cli, table, tmp_p
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--folds", "gaps"), "folds 'gaps' are not known; give like-gaps, random or group:MODE,MODE"),
+        (("--folds", "gaps"), "folds 'gaps' are not known; give like-gaps, random, group:MODE,MODE"),
         (("--folds", "group:place"), "there is no mode 'place'; the modes are user, movie, day"),
-        (("--folds", "random", "--split", "time:day"), "--folds goes with the splits standard and first:N"),
+        (("--folds", "random", "--split", "group:day"), "--folds does not go with --split group:day"),
         (("--folds", "group:user", "--memory", "4GB"), "--folds group:… needs all entries in memory"),
     ],
 )

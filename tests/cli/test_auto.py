@@ -371,7 +371,7 @@ def test_blocks_can_be_drawn(cli, source, tmp_path):
 
 def test_select_writes_its_files(cli, source, tmp_path):
     out = tmp_path / "grid"
-    grid = ("--linear-ranks", "2,1", "--nonlinear-ranks", "0", "--folds", "1", "--starts", "1")
+    grid = ("--linear-ranks", "2,1", "--nonlinear-ranks", "0", "--n-folds", "1", "--starts", "1")
     code, stdout, err = cli("select", source, *MODES, *grid, "--out", out)
     assert code == 0, err
     assert {path.name for path in out.iterdir()} == {"grid.csv", "grid.png", "selection.json"}

@@ -41,7 +41,7 @@ def planted():
 @pytest.fixture(scope="module")
 def selection(planted):
     heard = []
-    found = select(planted, (0, 1, 2, 3), (0,), folds=1, starts=1, device="cpu", on_result=heard.append)
+    found = select(planted, (0, 1, 2, 3), (0,), n_folds=1, starts=1, device="cpu", on_result=heard.append)
     assert heard == found.results
     return found
 
@@ -170,20 +170,20 @@ def test_the_planted_rank_is_chosen(selection, planted):
 
 def test_each_fold_adds_its_entries_once(planted):
     small = planted.take(np.arange(0, len(planted), 10))
-    sizes = [len(select(small, (1,), (0,), folds=k, starts=1, device="cpu").results[0].errors) for k in (1, 5)]
+    sizes = [len(select(small, (1,), (0,), n_folds=k, starts=1, device="cpu").results[0].errors) for k in (1, 5)]
     assert sizes == [pytest.approx(len(small) / 5, abs=1), len(small)]
 
 
 def test_the_same_seed_selects_the_same(planted):
     small = planted.take(np.arange(0, len(planted), 5))
-    first, again = (select(small, (1, 2), (0,), folds=1, starts=2, seed=3, device="cpu") for _ in range(2))
+    first, again = (select(small, (1, 2), (0,), n_folds=1, starts=2, seed=3, device="cpu") for _ in range(2))
     for one, other in zip(first.results, again.results, strict=True):
         assert np.array_equal(one.errors, other.errors)
 
 
 def test_more_starts_are_never_worse(planted):
     small = planted.take(np.arange(0, len(planted), 10))
-    one, three = (select(small, (3,), (4,), folds=1, starts=k, device="cpu").results[0].rmse for k in (1, 3))
+    one, three = (select(small, (3,), (4,), n_folds=1, starts=k, device="cpu").results[0].rmse for k in (1, 3))
     assert three <= one
 
 
@@ -193,7 +193,7 @@ def test_more_starts_are_never_worse(planted):
 def test_grids_without_a_meaning_are_refused(planted, grid):
     linear, nonlinear, folds, starts = grid
     with pytest.raises(ConfigError, match="select needs"):
-        select(planted, linear, nonlinear, folds=folds, starts=starts)
+        select(planted, linear, nonlinear, n_folds=folds, starts=starts)
 
 
 # --- files
@@ -208,6 +208,7 @@ def test_files_agree_with_the_selection(selection, tmp_path):
         "chosen": list(selection.chosen),
         "best": list(selection.best),
         "identified_rank": selection.identified,
+        "together": "single cells",
     }
     with (out / "grid.csv").open(encoding="utf-8") as file:
         read = list(csv.DictReader(file))

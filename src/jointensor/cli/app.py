@@ -111,9 +111,15 @@ def fit(
     loss: a.LossName = None,
     split: a.SplitRule = "standard",
     split_seed: Annotated[int, typer.Option(help="Seed of the split.", min=0)] = 0,
-    folds: Annotated[
-        str, typer.Option(help="Validation entries and folds: like-gaps (as cells are missing), random or group:MODES.")
-    ] = "like-gaps",
+    folds: a.Folds = "like-gaps",
+    for_: Annotated[
+        Path | None,
+        typer.Option(
+            "--for",
+            help="Cells that will be asked for: validation entries and folds look like them.",
+            metavar="QUERIES",
+        ),
+    ] = None,
     test: a.Test = 0.2,
     test_file: Annotated[Path | None, typer.Option(help="Test entries of your own.")] = None,
     valid: a.Valid = 0.1,
@@ -165,10 +171,10 @@ def fit(
                 config = fit_config(
                     source, modes=modes, mode=mode, value=value, duplicates=duplicates, order=order, rank=rank,
                     linear=linear, nonlinear=nonlinear, recipe=recipe, changes=set_, loss=loss, split=split,
-                    split_seed=split_seed, folds=folds, test=test, test_file=test_file, valid=valid, seed=seed,
-                    refit=refit, engine=engine, device=device, budget=budget, budget_fits=budget_fits, memory=memory,
-                    stream=stream, no_restart=no_restart, separator=separator, no_header=no_header, columns=columns,
-                    checkpoint_every=checkpoint_every,
+                    split_seed=split_seed, folds=folds, queries=for_, test=test, test_file=test_file, valid=valid,
+                    seed=seed, refit=refit, engine=engine, device=device, budget=budget, budget_fits=budget_fits,
+                    memory=memory, stream=stream, no_restart=no_restart, separator=separator, no_header=no_header,
+                    columns=columns, checkpoint_every=checkpoint_every,
                 )  # fmt: skip
                 result = run(config, out, heard, processes)
         if result is not None:
@@ -333,6 +339,7 @@ def compare(
     set_: a.Set = None,
     loss: a.LossName = None,
     split: a.SplitRule = "standard",
+    folds: a.Folds = "like-gaps",
     test: a.Test = 0.2,
     valid: a.Valid = 0.1,
     device: a.Device = "auto",
@@ -351,7 +358,7 @@ def compare(
 
     config = compare_config(
         source, models, modes=modes, mode=mode, value=value, duplicates=duplicates, order=order, recipe=recipe,
-        changes=set_, loss=loss, split=split, test=test, valid=valid, seeds=seeds, split_seeds=split_seeds,
+        changes=set_, loss=loss, split=split, folds=folds, test=test, valid=valid, seeds=seeds, split_seeds=split_seeds,
         device=device, budget=budget, no_restart=no_restart, separator=separator, no_header=no_header, columns=columns,
     )  # fmt: skip
     screen = Screen(quiet=quiet, json=json)
@@ -368,7 +375,8 @@ def select(
     out: Annotated[Path, typer.Option(help="Folder for grid.csv, grid.png and selection.json.")],
     linear_ranks: Annotated[str, typer.Option("--linear-ranks", help="Values of R: 0,1,2,4,8.")] = "0,1,2,4,8,16",
     nonlinear_ranks: Annotated[str, typer.Option("--nonlinear-ranks", help="Values of F: 0,4,16.")] = "0,4,16",
-    folds: Annotated[int, typer.Option(help="Folds to hold out in turn, of five.", min=1, max=5)] = 2,
+    folds: a.Folds = "like-gaps",
+    n_folds: Annotated[int, typer.Option(help="Folds to hold out in turn, of five.", min=1, max=5)] = 2,
     starts: Annotated[int, typer.Option(help="Random starts per fit.", min=1)] = 2,
     modes: a.Modes = None,
     mode: a.Mode = None,
@@ -399,8 +407,9 @@ def select(
     with selection_folder(out):
         tensor = read_source(reading["source"], reading["table"], reading["orders"]).tensor
         found = select_rank(
-            tensor, *grid, folds=folds, starts=starts, seed=seed, device=device,
+            tensor, *grid, folds=folds, n_folds=n_folds, starts=starts, seed=seed, device=device,
             on_result=lambda one: screen.note(f"{one.rank[0]}/{one.rank[1]}: RMSE {one.rmse:.4g}, {one.seconds:.1f} s"),
+            on_note=screen.note,
         )  # fmt: skip
         write_selection(found, out)
     screen.selection(found, out)

@@ -26,6 +26,13 @@ Columns = Annotated[str | None, typer.Option(help="Names of the columns: a,b,c."
 
 # what is trained on, and how
 SplitRule = Annotated[str, typer.Option(help="standard, first:N, time:MODE, slices:MODE, group:MODES or like-gaps.")]
+Folds = Annotated[
+    str,
+    typer.Option(
+        help="Validation entries and folds: like-gaps (as cells are missing), random, group:MODES, slices:MODE or "
+        "time:MODE (its last labels)."
+    ),
+]
 Test = Annotated[float, typer.Option(help="Share of entries used for testing; 0 for none.")]
 Valid = Annotated[float, typer.Option(help="Share of the rest used for validation.")]
 RecipeName = Annotated[str, typer.Option(help="default (exact and regularised) or paper.")]

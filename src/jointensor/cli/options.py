@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jointensor.data.formats import format_of
-from jointensor.data.split import check_share, fold_rule
+from jointensor.data.split import check_share, draws_folds, fold_rule
 from jointensor.errors import ConfigError
 from jointensor.kernels.engines import ENGINES
 from jointensor.models.blocks import linear_spec, parse_blocks
@@ -32,6 +32,7 @@ def fit_config(
     changes: Sequence[str] | None,
     loss: str | None,
     test_file: Path | None,
+    queries: Path | None,
     engine: str,
     memory: str | None,
     no_restart: bool,
@@ -42,11 +43,10 @@ def fit_config(
         raise ConfigError(f"there is no engine '{engine}'; {nearest(engine, ENGINES)}")
     if test_file is not None and same["split"] != "standard":
         raise ConfigError("give --test-file or --split, not both: a test file decides what is tested")
-    kind, _ = fold_rule(same["folds"])
-    if same["folds"] != "like-gaps" and same["split"].partition(":")[0] not in ("standard", "first"):
-        raise ConfigError("--folds goes with the splits standard and first:N; others say what is left out together")
-    if kind == "group" and memory is not None:
-        raise ConfigError("--folds group:… needs all entries in memory: leave out --memory, or --folds")
+    check_folds(same["split"], same["folds"], queries)
+    if memory is not None and (queries is not None or fold_rule(same["folds"])[0] not in ("like-gaps", "random")):
+        what = "--for" if queries is not None else f"--folds {same['folds'].partition(':')[0]}:…"
+        raise ConfigError(f"{what} needs all entries in memory: leave out --memory, or {what.partition(' ')[0]}")
     if same["stream"] and memory is None:
         raise ConfigError("--stream goes with --memory, such as --memory 4GB")
     reading = read_options(source, **{name: same.pop(name) for name in READING})
@@ -67,8 +67,20 @@ def fit_config(
         engine=engine,
         memory=None if memory is None else parse_memory(memory),
         test_file=None if test_file is None else str(test_file.resolve()),
+        queries=None if queries is None else str(queries.resolve()),
         **same,
     )
+
+
+def check_folds(split: str, folds: str, queries: Path | None = None) -> None:
+    """Refuse folds that are not known, or that the split does not draw."""
+    kind, _ = fold_rule(folds)
+    given = kind != "like-gaps"
+    if given and queries is not None:
+        raise ConfigError("give --folds or --for, not both: queries say what validation entries look like")
+    if (given or queries is not None) and not draws_folds(split, given=True):
+        option = "--folds" if given else "--for"
+        raise ConfigError(f"{option} does not go with --split {split}, which says what is left out together")
 
 
 def _check_auto(same: dict[str, Any], changes: dict[str, Any]) -> None:
@@ -97,6 +109,7 @@ def compare_config(
 ) -> CompareConfig:
     """The configuration that the options of ``compare`` stand for, checked before anything is read."""
     parse_models(models)
+    check_folds(same["split"], same["folds"])
     reading = read_options(source, **{name: same.pop(name) for name in READING})
     recipe_changes = _recipe_changes(same, changes, loss, no_restart=no_restart)
     _check_split(same)

@@ -229,6 +229,24 @@ def encode_frame(frame: Any, modes: Sequence[Mode], spec: TableSpec | None) -> N
     return LabelEncoder(table.columns, modes, spec).encode(table)
 
 
+def encode_wider(
+    frame: Any, modes: Sequence[Mode], spec: TableSpec | None
+) -> tuple[NDArray[np.int64], tuple[Mode, ...]]:
+    """The same over modes with the labels that they do not have yet at their ends."""
+    table = to_polars(frame)
+    encoder = LabelEncoder(table.columns, modes, spec)
+    wider = tuple(
+        mode.with_numbers(found) if mode.labels is None else mode.with_more(found)
+        for mode, found in zip(modes, encoder.texts(table), strict=True)
+    )
+    indices = LabelEncoder(table.columns, wider, spec).encode(table)
+    unreadable = np.argwhere(indices == UNSEEN)
+    if len(unreadable):
+        row, n = unreadable[0]
+        raise DataError(f"row {row + 1}: mode '{modes[n].name}' has positions from 0 on, and this is none")
+    return indices, wider
+
+
 class LabelEncoder:
     """Encodes tables of the same columns as indices; lookups that depend on columns and modes only are built once.
 
@@ -249,6 +267,12 @@ class LabelEncoder:
             _readable(given.get(mode.name, ModeExpression(mode.name, mode.name)), mode, columns) for mode in modes
         )
         self._enums = [None if mode.labels is None else pl.Enum(mode.labels) for mode in modes]
+
+    def texts(self, table: pl.DataFrame) -> list[list[str]]:
+        """Labels of every mode that occur, sorted."""
+        if not table.height:
+            return [[] for _ in self.modes]
+        return [sort_labels(set(labels.cast(pl.String).to_list())) for labels in self.labels.evaluate(table)]
 
     def encode(self, table: pl.DataFrame) -> NDArray[np.int64]:
         """Indices ``(rows, modes)``, -1 where a mode lacks the label."""

@@ -89,6 +89,12 @@ class Mode:
         every = (*(self.labels or map(str, range(self.size))), *more)
         return Mode(self.name, len(every), every, self.order)
 
+    def with_numbers(self, labels: Iterable[str]) -> Mode:
+        """The same mode without labels, large enough for positions that are written as text."""
+        known = [number for label in labels if (number := _as_number(label)) is not None and number == int(number)]
+        size = max([self.size, *(int(number) + 1 for number in known)])
+        return self if size == self.size else Mode(self.name, size, None, self.order)
+
     def decode(self, positions: NDArray[np.integer]) -> list[str]:
         """Labels of positions."""
         return [self.label(int(i)) for i in positions]

@@ -18,6 +18,7 @@ from jointensor.data.formats import CHUNK_ROWS, check_file, format_of, read_tabl
 from jointensor.data.formats.base import ALL_ROWS, Chunk, ChunkedSource
 from jointensor.data.modes import UNSEEN, Mode
 from jointensor.data.shards import read_ahead
+from jointensor.data.split.gaps import Asked
 from jointensor.data.tensor import check_whole
 from jointensor.errors import DataError
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 
 Item = TypeVar("Item")
+
+MAX_NEW = 1_000_000
+"""Positions without a text, beyond the labels of a mode, that queries may have."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,46 @@ def read_queries(path: Path | str, modes: tuple[Mode, ...], spec: TableSpec | No
         return Queries(np.concatenate(indices), query_values(frame, spec) if values else None, frame)
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
+
+
+def read_asked(path: Path | str, modes: tuple[Mode, ...], spec: TableSpec | None) -> Asked:
+    """Cells of a file whose values will be asked for, in any readable format; values beside them do not matter."""
+    path = Path(path)
+    check_file(path)
+    kind = format_of(path)
+    if kind.tensor:
+        found = kind.module.read_queries(path, values=False)
+        _check_indices(found.indices, modes, path)
+        wider = tuple(
+            _wider(mode, found.indices[:, n], own)
+            for n, (mode, own) in enumerate(zip(modes, found.labels, strict=True))
+        )
+        indices = _within(found.indices, wider, found.labels, path)
+        if (indices == UNSEEN).any():
+            row, n = np.argwhere(indices == UNSEEN)[0]
+            raise DataError(f"{path}: query {row} has an index for mode '{modes[n].name}' that stands for no label")
+    else:
+        import polars as pl  # noqa: PLC0415 - only for tables
+
+        from jointensor.data.frames import encode_wider  # noqa: PLC0415
+
+        frames = list(scan_table(path, query_spec(path, spec), ALL_ROWS))
+        try:
+            indices, wider = encode_wider(pl.concat(frames), modes, spec)
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from None
+    if not len(indices):
+        raise DataError(f"{path} has no cells; give those that are to be predicted, or leave this file out")
+    return Asked(indices, wider, str(path))
+
+
+def _wider(mode: Mode, column: NDArray[np.integer], labels: Sequence[str] | None) -> Mode:
+    """A mode with all labels of a column: its own texts, or its positions."""
+    if mode.labels is None:
+        return mode.with_numbers([str(int(column.max(initial=0)))])
+    if labels is None:
+        return mode.with_more(map(str, range(mode.size, min(int(column.max(initial=0)) + 1, mode.size + MAX_NEW))))
+    return mode.with_more(labels[int(i)] for i in np.unique(column) if i < len(labels))
 
 
 def scan_queries(
@@ -180,6 +224,18 @@ def _within(
     indices: NDArray[Any], modes: tuple[Mode, ...], labels: Sequence[Sequence[str] | None], path: Path
 ) -> NDArray[np.int64]:
     """Indices of queries, by label where their file has ``labels``; what the tensor does not have is -1."""
+    _check_indices(indices, modes, path)
+    found = np.full(indices.shape, UNSEEN, dtype=np.int64)  # (queries, modes)
+    for n, (mode, own) in enumerate(zip(modes, labels, strict=True)):
+        table = None if own is None or mode.labels is None else mode.encode(own)  # (labels of the queries,)
+        known = indices[:, n] < (mode.size if table is None else len(table))
+        positions = indices[known, n].astype(np.int64)
+        found[known, n] = positions if table is None else table[positions]
+    return found
+
+
+def _check_indices(indices: NDArray[Any], modes: tuple[Mode, ...], path: Path) -> None:
+    """Refuse indices of another number of modes, and what is no position."""
     if indices.ndim != 2 or indices.shape[1] != len(modes):
         raise DataError(f"{path}: queries have shape {indices.shape}, the tensor has {len(modes)} modes")
     try:
@@ -191,10 +247,3 @@ def _within(
         raise DataError(
             f"{path}: query {row} has index {int(indices[row, n])} for mode '{modes[n].name}'; indices start at 0"
         )
-    found = np.full(indices.shape, UNSEEN, dtype=np.int64)  # (queries, modes)
-    for n, (mode, own) in enumerate(zip(modes, labels, strict=True)):
-        table = None if own is None or mode.labels is None else mode.encode(own)  # (labels of the queries,)
-        known = indices[:, n] < (mode.size if table is None else len(table))
-        positions = indices[known, n].astype(np.int64)
-        found[known, n] = positions if table is None else table[positions]
-    return found

@@ -66,6 +66,16 @@ def seen_elsewhere(tensor: SparseTensor, modes: tuple[int, ...], folds: NDArray[
     return found
 
 
+def seen_before(tensor: SparseTensor, modes: tuple[int, ...], folds: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """The same of folds in time: entries of earlier folds, which have larger numbers, or of none (-1), the earliest."""
+    combination = distinct_keys(_keys(tensor, modes), math.prod(tensor.shape[n] for n in modes))[1]
+    age = np.where(folds < 0, np.iinfo(np.int64).max, folds.astype(np.int64))  # (entries,)
+    oldest = np.zeros(int(combination.max(initial=-1)) + 1, dtype=np.int64)
+    np.maximum.at(oldest, combination, age)
+    found: NDArray[np.bool_] = oldest[combination] > age
+    return found
+
+
 def _keys(tensor: SparseTensor, modes: tuple[int, ...]) -> NDArray[np.int64]:
     return cell_keys(tensor.indices[:, modes], [tensor.shape[n] for n in modes])
 

@@ -100,6 +100,7 @@ class Setting:
     ) -> dict[str, Any]:
         """Rows of a comparison on one tensor, by model; finished fits are kept."""
         config = CompareConfig(
+            folds="random",  # as in the paper
             source=str(self.source(dataset).resolve()),
             models=tuple(models),
             seeds=self._seeds(dataset) if seeds is None or self.quick else seeds,

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from jointensor.atomic import write_json, write_text
-from jointensor.data.split import Split, split
+from jointensor.data.split import Split, split, with_folds
 from jointensor.errors import ConfigError, JointensorError, MissingPackageError, RunError
 from jointensor.evaluation.evaluate import evaluate_entries
 from jointensor.metrics import measure
@@ -36,7 +36,7 @@ from jointensor.predictors.baselines import NO_ORDERED_MODE
 from jointensor.predictors.interpolation import modes_to_interpolate
 from jointensor.runs.compare_table import as_csv, as_markdown, draw, rows_of
 from jointensor.runs.config import Listener
-from jointensor.runs.dataset import read_source
+from jointensor.runs.dataset import fold_notes, read_source
 from jointensor.runs.folder import (
     CELLS,
     CONFIG,
@@ -70,6 +70,8 @@ class CompareConfig:
     recipe: str = "paper"
     recipe_changes: dict[str, Any] = field(default_factory=dict)
     split: str = "standard"
+    folds: str = "like-gaps"
+    """How validation entries are drawn."""
     test: float = 0.2
     valid: float = 0.1
     device: str = "auto"
@@ -162,6 +164,9 @@ def _check(config: CompareConfig, listener: Listener) -> None:
     for note in (*reading.notes, repr(reading.tensor)):
         listener.on_note(note)
     parts = split(reading.tensor, rule=config.split, test=config.test, valid=config.valid, seed=0)
+    parts = with_folds(parts, config.folds, config.valid)
+    for note in fold_notes(reading.tensor, parts):
+        listener.on_note(note)
     if not len(parts.test):
         raise ConfigError("a comparison needs test entries; give a --test share above 0")
     for spec in specs:
@@ -274,6 +279,7 @@ def _split_of(config: str, changed: int, split_seed: int) -> tuple[Split, Tables
     asked = json.loads(config)
     tensor = read_source(asked["source"], asked["table"], asked["orders"]).tensor
     parts = split(tensor, rule=asked["split"], test=asked["test"], valid=asked["valid"], seed=split_seed)
+    parts = with_folds(parts, asked["folds"], asked["valid"])
     return parts, fit_bias(parts.train, parts.valid)
 
 

@@ -40,7 +40,9 @@ class RunConfig:
     split: str = "standard"
     split_seed: int = 0
     folds: str = "like-gaps"
-    """How validation entries and folds of a search are drawn, beside the splits ``standard`` and ``first:N``."""
+    """How validation entries and folds of a search are drawn."""
+    queries: str | None = None
+    """File with cells that will be asked for: validation entries and folds look like them."""
     test: float = 0.2
     test_file: str | None = None
     valid: float = 0.1
@@ -91,7 +93,8 @@ class RunConfig:
             "seed": self.split_seed,
             "test": self.test,
             "valid": self.valid,
-            "folds": self.folds,
+            "folds": self.folds if self.queries is None else "like-queries",
+            "queries": self.queries,
         }
 
     @classmethod

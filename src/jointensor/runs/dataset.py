@@ -17,10 +17,20 @@ from numpy.typing import NDArray
 from jointensor.data.formats import count_entries, order_modes, read_tensor, scan_source
 from jointensor.data.formats.base import ChunkedSource, Reading
 from jointensor.data.modes import Mode, find_mode
-from jointensor.data.queries import read_entries, scan_entries
+from jointensor.data.queries import read_asked, read_entries, scan_entries
 from jointensor.data.shard_writer import ShardedTensor, Share, load_shards, write_shards
 from jointensor.data.shards import Shards, read_header
-from jointensor.data.split import Split, SplitAssignment, SplitRule, groups_of, in_words, like_gaps, split, with_folds
+from jointensor.data.split import (
+    QUERIES,
+    Split,
+    SplitAssignment,
+    SplitRule,
+    groups_of,
+    in_words,
+    like_gaps,
+    split,
+    with_folds,
+)
 from jointensor.data.tensor import SparseTensor, join
 from jointensor.distributed.process_group import ProcessGroup
 from jointensor.errors import DataError, JointensorError, RunError
@@ -87,8 +97,10 @@ class InMemory:
 
     @property
     def split_record(self) -> dict[str, Any]:
-        """What is left out together."""
-        return {"together": in_words(self.parts.together, self.modes)}
+        """What is left out together, and why."""
+        pattern = self.parts.pattern
+        why = None if pattern is None else pattern.to_dict(self.modes)
+        return {"together": in_words(self.parts.together, self.modes), "pattern": why}
 
     @property
     def validation_is_like_gaps(self) -> bool:
@@ -176,7 +188,7 @@ class OnDisk:
     @property
     def split_record(self) -> dict[str, Any]:
         """How the split was drawn, and that nothing is left out together."""
-        return {"drawn": self.shards.how, "together": "single cells"}
+        return {"drawn": self.shards.how, "together": "single cells", "pattern": None}
 
     validation_is_like_gaps = False
     """Both are drawn entry by entry."""
@@ -283,27 +295,29 @@ def split_in_memory(config: RunConfig, reading: Reading) -> InMemory:
     """Training, validation and test entries."""
     share = 0.0 if config.test_file else config.test
     parts = split(reading.tensor, rule=config.split, test=share, valid=config.valid, seed=config.split_seed)
-    parts = with_folds(parts, config.folds, config.valid)
+    asked = None if config.queries is None else read_asked(config.queries, reading.tensor.modes, reading.spec)
+    parts = with_folds(parts, config.folds, config.valid, asked)
     test: Entries = parts.test.indices, parts.test.values
     if config.test_file is not None:
         test = read_entries(config.test_file, reading.tensor.modes, reading.spec)
-    return InMemory(reading, parts, test, [*reading.notes, *_fold_notes(reading.tensor, parts, config.folds)])
+    return InMemory(reading, parts, test, [*reading.notes, *fold_notes(reading.tensor, parts)])
 
 
-def _fold_notes(tensor: SparseTensor, parts: Split, folds: str) -> list[str]:
-    """What is left out together, where that was found from the missing cells."""
-    like_them = parts.rule == "like-gaps" or (
-        folds == "like-gaps" and parts.rule.partition(":")[0] in ("standard", "first")
-    )
-    if not like_them:
+def fold_notes(tensor: SparseTensor, parts: Split) -> list[str]:
+    """How validation entries were drawn, where that was found from missing cells or from queries; and what to do where
+    test entries are not like them.
+    """
+    pattern = parts.pattern
+    if pattern is None:
         return []
+    said = pattern.in_words(tensor.modes)
+    if parts.rule == "like-gaps":
+        return [f"{said}, and tested by others"] if parts.together else []
+    if pattern.cells == QUERIES:
+        return [said]
     if parts.together:
-        what = in_words(parts.together, tensor.modes)
-        if parts.rule == "like-gaps":
-            return [f"tested and validated by leaving out whole groups ({what}), as cells are missing"]
-        note = f"validated by leaving out whole groups ({what}), as cells are missing; --folds random: single entries"
         tested = "tested on single entries, which are easier; --split like-gaps tests on such groups"
-        return [note, tested] if len(parts.test) else [note]
+        return [f"{said}; --folds random: single entries", *([tested] if len(parts.test) else [])]
     gaps = like_gaps(tensor, parts.seed) if len(parts.test) else ()
     if not gaps:
         return []

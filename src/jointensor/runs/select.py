@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jointensor.atomic import write_json, write_text
-from jointensor.data.split import Split, make_folds
+from jointensor.data.split import FOLDS, Groups, Split, in_words, learnt_from, make_folds, split, with_folds
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError
 from jointensor.evaluation.pictures import save_picture
 from jointensor.models.joint import JointModel
 from jointensor.predictors import Predictor, fit_bias
 from jointensor.runs.compare_table import as_csv
+from jointensor.runs.dataset import fold_notes
 from jointensor.runs.folder import make_folder
 from jointensor.training.fit import fit
 from jointensor.training.recipe import make_recipe
@@ -78,6 +79,8 @@ class Selection:
     best: tuple[int, int]
     identified: int | None = None
     """The multilinear rank, where R = 1, 2, … were tried without a network."""
+    together: str = "single cells"
+    """What was left out together."""
 
     def rows(self) -> list[dict[str, Any]]:
         """One row per result, with the paired difference to the best one and its standard error."""
@@ -90,17 +93,19 @@ class Selection:
         return found
 
 
-def select(
+def select(  # noqa: PLR0913 - everything that decides a selection
     tensor: SparseTensor,
     linear: Sequence[int],
     nonlinear: Sequence[int],
     *,
-    folds: int = 2,
+    folds: str = "like-gaps",
+    n_folds: int = 2,
     starts: int = 2,
     seed: int = 0,
     device: str = "auto",
     engine: str = "auto",
     on_result: Callable[[RankResult], None] = lambda _: None,
+    on_note: Callable[[str], None] = lambda _: None,
 ) -> Selection:
     """Fit every R/F of a grid to folds of the entries and choose.
 
@@ -111,23 +116,29 @@ def select(
     linear, nonlinear
         Values of R and of F; both zero is left out.
     folds
-        Fifths of the entries that are left out in turn, 1 to 5.
+        How they are drawn, see :func:`jointensor.data.split.with_folds`.
+    n_folds
+        How many of five folds are left out in turn.
     starts
         Fits per fold from different random starts; the one that validates best counts.
     seed
         Of folds and starts.
+    device, engine
+        As those of a fit.
+    on_result
+        Called with every R/F.
+    on_note
+        Called with a line for the user.
     """
     grid = [(r, f) for r in linear for f in nonlinear if r or f]
-    if not grid or not 1 <= folds <= 5 or starts < 1:
+    if not grid or not 1 <= n_folds <= FOLDS or starts < 1:
         raise ConfigError("select needs at least one R/F besides 0/0, 1 to 5 folds and at least one start")
     for rank in grid:
         _model(tensor.shape, rank)  # one that cannot be made is refused before the first fit
-    places = make_folds(tensor, (), seed)
-    nothing = tensor.take(np.zeros(0, dtype=np.int64))
-    parts = []
-    for fold in range(folds):
-        train, valid = (tensor.take(np.flatnonzero(side)) for side in (places != fold, places == fold))
-        parts.append(Split(train, valid, nothing, rule="fold"))
+    drawn = with_folds(split(tensor, test=0.0, valid=0.0, seed=seed), folds, 0.0)
+    for note in fold_notes(tensor, drawn):
+        on_note(note)
+    parts = _left_out(tensor, drawn.together, n_folds, seed)
     results = []
     for rank in grid:
         begin = time.monotonic()
@@ -137,7 +148,19 @@ def select(
         results.append(RankResult(rank, np.concatenate(best), parameters, time.monotonic() - begin))
         on_result(results[-1])
     biases = [_squared(fit_bias(one.train, one.valid), one.valid) for one in parts]
-    return choose(results, float(np.mean(np.concatenate(biases))))
+    chosen = choose(results, float(np.mean(np.concatenate(biases))))
+    return replace(chosen, together=in_words(drawn.together, tensor.modes))
+
+
+def _left_out(tensor: SparseTensor, together: Groups, n_folds: int, seed: int) -> list[Split]:
+    """Training and validation entries of every fold."""
+    places, nothing = make_folds(tensor, together, seed), tensor.take(np.zeros(0, dtype=np.int64))
+    found = []
+    for fold in range(n_folds):
+        sides = learnt_from(places, fold, together), places == fold
+        train, valid = (tensor.take(np.flatnonzero(side)) for side in sides)
+        found.append(Split(train, valid, nothing, rule="fold"))
+    return found
 
 
 def choose(results: list[RankResult], base: float | None = None) -> Selection:
@@ -212,7 +235,12 @@ def selection_folder(out: Path) -> Iterator[Path]:
 def write_selection(selection: Selection, out: Path) -> None:
     """Write ``grid.csv``, ``grid.png`` and ``selection.json`` to a folder."""
     write_text(out / "grid.csv", as_csv(selection.rows(), TITLES))
-    found = {"chosen": selection.chosen, "best": selection.best, "identified_rank": selection.identified}
+    found: dict[str, Any] = {
+        "chosen": selection.chosen,
+        "best": selection.best,
+        "identified_rank": selection.identified,
+    }
+    found["together"] = selection.together
     write_json(out / "selection.json", found)
     save_picture(out / "grid.png", (6, 4), lambda figure: _draw(figure.subplots(), selection))
 

@@ -56,15 +56,14 @@ def _held_out(data: Folds, left_out: LeftOut, seed: int) -> HeldOut:
 
 def cold_entries(data: Folds, positions: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Which entries have a label that the fits to the other folds did not see, ``(entries,)``."""
-    cells, folds, scored = data.tensor.indices[positions], data.fold[positions], data.scored
+    cells, folds = data.tensor.indices[positions], data.fold[positions]
     cold = np.zeros(len(positions), dtype=np.bool_)
     for n, size in enumerate(data.tensor.shape):
         column = data.tensor.indices[:, n]
-        whole = np.bincount(column, minlength=size)
         for fold in np.unique(folds):
-            own = np.bincount(column[scored == fold], minlength=size)  # entries that its fits did not see
+            seen = np.bincount(column[data.learnt_from(int(fold))], minlength=size)  # by its fits
             mine = folds == fold
-            cold[mine] |= (whole - own)[cells[mine, n]] == 0
+            cold[mine] |= seen[cells[mine, n]] == 0
     return cold
 
 

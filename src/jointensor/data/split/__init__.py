@@ -5,32 +5,65 @@
 """
 
 from jointensor.data.split.assignment import LEFT_OUT, TEST, TRAIN, VALID, SplitAssignment, SplitRule
-from jointensor.data.split.folds import FOLDS, Groups, blocks_of, groups_of, held_out, make_folds, new_modes
-from jointensor.data.split.gaps import in_words, like_gaps
-from jointensor.data.split.rules import FOLD_RULES, RULES, Split, check_share, fold_rule, share_of, split, with_folds
+from jointensor.data.split.folds import (
+    FOLDS,
+    Groups,
+    Tail,
+    blocks_of,
+    groups_of,
+    held_out,
+    learnt_from,
+    make_folds,
+    new_modes,
+    steps_from_end,
+    tail_of,
+)
+from jointensor.data.split.gaps import QUERIES, Asked, like_gaps, pattern_of_gaps, pattern_of_queries
+from jointensor.data.split.patterns import Pattern, in_words
+from jointensor.data.split.rules import (
+    FOLD_RULES,
+    RULES,
+    Split,
+    check_share,
+    draws_folds,
+    fold_rule,
+    share_of,
+    split,
+    with_folds,
+)
 
 __all__ = [
     "FOLDS",
     "FOLD_RULES",
     "LEFT_OUT",
+    "QUERIES",
     "RULES",
     "TEST",
     "TRAIN",
     "VALID",
+    "Asked",
     "Groups",
+    "Pattern",
     "Split",
     "SplitAssignment",
     "SplitRule",
+    "Tail",
     "blocks_of",
     "check_share",
+    "draws_folds",
     "fold_rule",
     "groups_of",
     "held_out",
     "in_words",
+    "learnt_from",
     "like_gaps",
     "make_folds",
     "new_modes",
+    "pattern_of_gaps",
+    "pattern_of_queries",
     "share_of",
     "split",
+    "steps_from_end",
+    "tail_of",
     "with_folds",
 ]  # fmt: skip

@@ -1,94 +1,151 @@
-"""How the missing cells of a tensor lie: at random, as whole fibers, or as blocks of neighbouring labels.
+"""How the cells that are asked for lie: those that are missing inside the observed box, or the cells of queries.
 
-Entries that are left out to choose and to judge a model have to look like the cells that will be asked for. Patterns of
-hiding are tried on the seen cells, and compared by what is left around the cells they hide:
-
-shares     of the cells that share their labels of some modes, how many are left, over the share of all cells
-distances  to the nearest cell that is left along an ordered mode, in powers of two
+Entries that are left out to choose and to judge a model have to look like them
+(:mod:`jointensor.data.split.patterns`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import combinations, product
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from jointensor.data.modes import Mode
-from jointensor.data.split.folds import Groups, blocks_of, groups_of, places_of
-from jointensor.data.tensor import SparseTensor
+from jointensor.data.split.folds import FOLDS, Groups, places_of
+from jointensor.data.split.patterns import Pattern, most_alike
+from jointensor.data.split.surroundings import Surroundings
+from jointensor.data.tensor import SparseTensor, cell_keys, distinct_keys
+from jointensor.errors import ConfigError
 
 Seen = NDArray[np.bool_]
 """Whether a cell has an entry, one axis per mode."""
 
 MAX_CELLS = 1 << 18
-"""Cells that are looked at: fewer labels of the modes without an order are drawn where there are more."""
+"""Cells of the box, and entries, that are looked at: labels of the modes without an order are drawn where there are
+more."""
 MAX_MODES = 6
 """Patterns are twice as many, and take twice as long each, with every further mode."""
 MIN_SHARE = 0.02
 """Share of the cells with entries from which missing ones count as gaps: in sparser tensors, cells without an entry
 mean that nothing happened, and nobody asks for all of them."""
+MAX_ENTRIES = 1 << 19
+"""Entries that are looked at beside queries: fewer labels of the modes without an order where there are more."""
+MIN_LABELS = 100
+"""Labels of a mode that are looked at in any case."""
+MIN_GROUPS, MIN_ASKED_GROUPS = 50, FOLDS
+"""Groups with entries from which they can be divided into folds: of gaps, which may be groups by chance; of queries."""
+QUERIES = "cells that are asked for"
+"""What queries are, in a sentence."""
 MIN_MISSING = 100
 """Missing cells from which their pattern can be told from chance."""
-HIDDEN_SHARE = 0.2
-"""Share of the groups that a trial hides, as a fold does."""
-MAX_RATIO = 0.7
-"""Groups are preferred to single cells if they differ from the missing cells by at most this share of what those do."""
-MAX_BLOCK_RATIO = 0.9
-"""The same for blocks, beside single labels."""
-MIN_GROUPS = 50
-"""Groups with entries from which they can be divided into folds."""
-LEVELS = np.linspace(0.005, 0.995, 100)
-"""Of the quantiles by which distributions are compared."""
-BLOCKS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-"""Numbers of neighbouring labels that are tried as a block."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Cells whose values will be asked for; their labels need not have entries."""
+
+    indices: NDArray[np.integer]
+    """Positions in ``modes``, ``(cells, modes)``."""
+    modes: tuple[Mode, ...]
+    """Those of the tensor, with further labels at their ends."""
+    source: str = "queries"
+    """Where they are from, for messages."""
 
 
 def like_gaps(tensor: SparseTensor, seed: int = 0) -> Groups:
-    """Which entries are to be left out together, so that what is left out looks most like the missing cells.
+    """Which entries are to be left out together, so that what is left out looks most like the missing cells."""
+    return pattern_of_gaps(tensor, seed).groups
+
+
+def pattern_of_gaps(tensor: SparseTensor, seed: int = 0) -> Pattern:
+    """How the missing cells lie, and what left-out entries look most like them.
 
     Combinations of unordered labels that never occur are no gaps: nothing is known of them at any time. No groups where
     single cells look most like the missing ones, or these are no gaps at all.
     """
     seen = _seen(tensor, seed) if tensor.n_modes <= MAX_MODES else None
     if seen is None:
-        return ()
-    ordered = tuple(n for n, mode in enumerate(tensor.modes) if mode.order != "none")
+        return Pattern()
+    ordered = _ordered(tensor.modes)
     missing = np.argwhere(~seen & seen.any(axis=ordered, keepdims=True))
     if len(missing) < MIN_MISSING:
-        return ()
-    modes = tuple(range(seen.ndim))
-    asked = [np.quantile(one, LEVELS) for one in _surroundings(seen, missing, ordered)]
-    whole = [subset for size in modes for subset in combinations(modes, size) if set(subset) & set(ordered)]
-    found: dict[Groups, float] = {groups: _difference(seen, groups, asked, ordered, seed) for groups in (modes, *whole)}
-    for base in sorted(found, key=lambda groups: found[groups])[:2]:
-        for n, size in product([n for n, _ in blocks_of(base)], BLOCKS):
-            if n in ordered and 3 * size <= seen.shape[n]:
-                blocked: Groups = tuple((m, size) if m == n else m for m in base)
-                found[blocked] = _difference(seen, blocked, asked, ordered, seed) / MAX_BLOCK_RATIO
-    best = min(found, key=lambda groups: found[groups])
-    if best == modes or found[best] > MAX_RATIO * found[modes]:
-        return ()
-    # a block counts labels without entries, too
-    spread = [tensor.shape[n] / len(np.unique(tensor.indices[:, n])) for n in modes]
-    best = tuple(one if isinstance(one, int) else (one[0], round(one[1] * spread[one[0]])) for one in best)
-    return best if groups_of(tensor, best)[0] >= MIN_GROUPS else ()
+        return Pattern()
+    around = Surroundings(np.argwhere(seen), missing, seen.shape, ordered, seed)
+    whole = [modes for modes in around.combinations if set(modes) & set(ordered)]
+    return _over(tensor, most_alike(around, whole, _timed(tensor.modes), MIN_GROUPS, seed))
 
 
-def in_words(groups: Groups, modes: Sequence[Mode]) -> str:
-    """What is left out, for a person.
+def pattern_of_queries(tensor: SparseTensor, asked: Asked, seed: int = 0) -> Pattern:
+    """How cells that will be asked for lie, and what left-out entries look most like them.
 
-    >>> in_words((0, (1, 24)), [Mode("station", 80), Mode("hour", 2000, order="ordered")])
-    'station × 24 neighbouring hour'
+    Cells that have an entry do not count.
+
+    Raises
+    ------
+    ConfigError
+        If there are no others.
     """
-    if not groups:
-        return "single cells"
-    names = [
-        modes[one].name if isinstance(one, int) else f"{one[1]} neighbouring {modes[one[0]].name}" for one in groups
-    ]
-    return " × ".join(names)
+    shape = [mode.size for mode in asked.modes]
+    keys = cell_keys(np.concatenate([tensor.indices, asked.indices]), shape)
+    cells = asked.indices[~np.isin(keys[len(tensor) :], keys[: len(tensor)])]
+    if not len(cells):
+        raise ConfigError(
+            f"{asked.source}: every cell has an entry already; give cells whose values are not known, or no queries"
+        )
+    if tensor.n_modes > MAX_MODES:
+        return Pattern(cells=QUERIES)
+    points = np.concatenate([tensor.indices, cells]).astype(np.int64)  # (entries + cells, modes)
+    for n, mode in enumerate(asked.modes):  # labels that occur, numbered in their order
+        places = points[:, n] if mode.order == "none" or mode.labels is None else places_of(mode)[points[:, n]]
+        points[:, n] = distinct_keys(places, mode.size)[1]
+    entries, cells = _fewer(points[: len(tensor)], points[len(tensor) :], asked.modes, seed)
+    around = Surroundings(entries, cells, points.max(axis=0) + 1, _ordered(asked.modes), seed)
+    found = most_alike(around, around.combinations, _timed(asked.modes), MIN_ASKED_GROUPS, seed)
+    return replace(_over(tensor, found), cells=QUERIES)
+
+
+def _ordered(modes: Sequence[Mode]) -> tuple[int, ...]:
+    return tuple(n for n, mode in enumerate(modes) if mode.order != "none")
+
+
+def _timed(modes: Sequence[Mode]) -> tuple[int, ...]:
+    """Modes that have an end."""
+    return tuple(n for n, mode in enumerate(modes) if mode.order == "ordered")
+
+
+def _over(tensor: SparseTensor, found: Pattern) -> Pattern:
+    """A pattern of labels with entries as one of all labels: a block counts labels without entries, too."""
+    groups = tuple(
+        (one[0], round(one[1] * tensor.shape[one[0]] / len(np.unique(tensor.indices[:, one[0]]))))
+        if isinstance(one, tuple)
+        else one
+        for one in found.groups
+    )
+    return replace(found, groups=groups)
+
+
+def _fewer(
+    entries: NDArray[np.integer], cells: NDArray[np.integer], modes: Sequence[Mode], seed: int
+) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
+    """Entries and cells of some labels of large modes without an order, where entries are too many.
+
+    Up to half of these labels are such that cells have, where only some have.
+    """
+    rng = np.random.default_rng([seed, 25])
+    sizes = entries.max(axis=0) + 1
+    for n in sorted((n for n, mode in enumerate(modes) if mode.order == "none"), key=lambda n: -sizes[n]):
+        labels = np.unique(np.concatenate([entries[:, n], cells[:, n]]))
+        most = max(MIN_LABELS, len(labels) * MAX_ENTRIES // max(len(entries), 1))
+        if len(entries) <= MAX_ENTRIES or most >= len(labels):
+            continue
+        first = rng.permutation(np.unique(cells[:, n]))[: most // 2]
+        others = rng.permutation(np.setdiff1d(labels, first))[: most - len(first)]
+        kept = np.concatenate([first, others])
+        entries, cells = (one[np.isin(one[:, n], kept)] for one in (entries, cells))
+    return entries, cells
 
 
 def _seen(tensor: SparseTensor, seed: int) -> Seen | None:
@@ -128,51 +185,3 @@ def _numbered(column: NDArray[np.integer], size: int) -> NDArray[np.int64]:
     occurs[column] = True
     number: NDArray[np.int64] = (np.cumsum(occurs) - 1)[column]
     return number
-
-
-def _surroundings(seen: Seen, cells: NDArray[np.integer], ordered: Sequence[int]) -> list[NDArray[np.float64]]:
-    """What is left around some cells, ``(cells,)`` each."""
-    where = tuple(cells.T)
-    density = seen.mean()
-    found = []
-    for size in range(1, seen.ndim):
-        for fixed in combinations(range(seen.ndim), size):
-            others = tuple(n for n in range(seen.ndim) if n not in fixed)
-            share = np.broadcast_to(seen.mean(axis=others, keepdims=True), seen.shape)[where]
-            found.append(np.minimum(share / density, 2.0))
-    return [*found, *(np.log2(_distance(seen, n)[where]) for n in ordered)]
-
-
-def _distance(seen: Seen, n: int) -> NDArray[np.float64]:
-    """Steps to the nearest seen cell along a mode, other than the cell itself; twice its size where there is none."""
-    moved = np.moveaxis(seen, n, -1)
-    size = moved.shape[-1]
-    place = np.arange(size)
-    before = np.maximum.accumulate(np.where(moved, place, -2 * size), axis=-1)
-    after = np.minimum.accumulate(np.where(moved, place, 3 * size)[..., ::-1], axis=-1)[..., ::-1]
-    nearest = np.minimum(place - before, after - place)
-    return np.moveaxis(np.clip(nearest, 1, 2 * size).astype(np.float64), -1, n)
-
-
-def _group_numbers(seen: Seen, groups: Groups) -> tuple[NDArray[np.integer], int]:
-    """The group of every cell, and how many there are."""
-    number, count = np.zeros((1,) * seen.ndim, dtype=np.int64), 1
-    for n, size in blocks_of(groups):
-        place = (np.arange(seen.shape[n]) // size).reshape([-1 if m == n else 1 for m in range(seen.ndim)])
-        number, count = number * (place.max() + 1) + place, count * (int(place.max()) + 1)
-    return np.broadcast_to(number, seen.shape), count
-
-
-def _difference(
-    seen: Seen, groups: Groups, asked: list[NDArray[np.float64]], ordered: Sequence[int], seed: int
-) -> float:
-    """How much the surroundings of cells that are hidden by groups differ from those of the missing cells.
-
-    Of these, quantiles are given. Mean differences of quantiles are summed.
-    """
-    number, count = _group_numbers(seen, groups)
-    hidden = (np.random.default_rng([seed, 22]).random(count) < HIDDEN_SHARE)[number] & seen
-    if not hidden.any() or (hidden == seen).all():
-        return math.inf
-    found = _surroundings(seen & ~hidden, np.argwhere(hidden), ordered)
-    return sum(float(np.abs(np.quantile(one, LEVELS) - other).mean()) for one, other in zip(found, asked, strict=True))

@@ -15,13 +15,14 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from jointensor.data.split.folds import Groups, groups_of
-from jointensor.data.split.gaps import like_gaps
+from jointensor.data.split.folds import FOLDS, Groups, Tail, groups_of, steps_from_end, tail_of
+from jointensor.data.split.gaps import Asked, pattern_of_gaps, pattern_of_queries
+from jointensor.data.split.patterns import Pattern
 from jointensor.data.tensor import SparseTensor, join
 from jointensor.errors import ConfigError
 
 RULES = "standard, first:N, time:MODE, slices:MODE, group:MODE,MODE or like-gaps"
-FOLD_RULES = "like-gaps, random or group:MODE,MODE"
+FOLD_RULES = "like-gaps, random, group:MODE,MODE, slices:MODE or time:MODE"
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class Split:
     """Seed of the rule."""
     together: Groups = ()
     """Which entries are left out together where validation entries, or folds, are drawn."""
+    pattern: Pattern | None = None
+    """How the cells lie that ``together`` was found from; ``None`` where it was given."""
 
     def __post_init__(self) -> None:
         if len(self.train) == 0:
@@ -89,7 +92,8 @@ def split(
     elif kind == "group" and argument:
         return _by_group(tensor, _modes_of(tensor, argument), test, valid, seed, rule)
     elif kind == "like-gaps" and not argument:
-        return _by_group(tensor, like_gaps(tensor, seed), test, valid, seed, rule)
+        pattern = pattern_of_gaps(tensor, seed)
+        return replace(_by_group(tensor, pattern.groups, test, valid, seed, rule), pattern=pattern)
     else:
         raise ConfigError(f"split '{rule}' is not known; give {RULES}")
     valid_at, train_at = _cut(rest, valid)
@@ -138,41 +142,89 @@ def _whole_labels(
     return np.sort(order[held]), order[~held]
 
 
-def with_folds(parts: Split, folds: str, valid: float) -> Split:
+def with_folds(parts: Split, folds: str, valid: float, asked: Asked | None = None) -> Split:
     """The same with validation entries that are drawn in groups, as folds of a search will be.
 
     Parameters
     ----------
     parts
-        Of the rule ``standard`` or ``first``; others say themselves what belongs together.
+        Of a rule that does not say itself what validates, see :func:`draws_folds`.
     folds
-        ``random``: entry by entry. ``group:A,B``: those with the same labels of these modes. ``like-gaps``: so that
-        they look most like what is not learnt from, test entries and missing cells.
+        ``random``: entry by entry. ``group:A,B``: those with the same labels of these modes. ``slices:MODE``: whole
+        labels. ``time:MODE``: the last labels. ``like-gaps``: so that they look most like what is not learnt from,
+        test entries and missing cells; or like the cells of ``asked``.
     valid
         Share of the groups that validates; one at least, unless it is 0.
+    asked
+        Cells that will be asked for, if they are known.
     """
     kind, argument = fold_rule(folds)
-    if kind == "random" or parts.rule.partition(":")[0] not in ("standard", "first"):
+    if kind == "random" or not draws_folds(parts.rule, given=kind != "like-gaps" or asked is not None):
         return parts
-    entries = join(parts.train, parts.valid)
-    groups = _modes_of(entries, argument) if kind == "group" else like_gaps(entries, parts.seed)
+    entries, pattern = join(parts.train, parts.valid), None
+    if kind == "like-gaps":
+        seed = parts.seed
+        pattern = pattern_of_gaps(entries, seed) if asked is None else pattern_of_queries(entries, asked, seed)
+        groups = pattern.groups
+    else:
+        groups = _tail(entries, argument) if kind == "time" else _modes_of(entries, argument)
     if not groups:
-        return parts
+        return replace(parts, pattern=pattern)
+    train_, valid_ = _last(entries, groups, valid) if tail_of(groups) else _drawn(entries, groups, valid, parts, folds)
+    return replace(parts, train=train_, valid=valid_, together=groups, pattern=pattern)
+
+
+def draws_folds(rule: str, *, given: bool) -> bool:
+    """Whether validation entries of a split are drawn as folds say.
+
+    Groups say which ones they are. The splits ``time`` and ``slices`` draw them one by one unless folds are ``given``.
+    """
+    return rule.partition(":")[0] in ("standard", "first", *(("time", "slices") if given else ()))
+
+
+def fold_rule(folds: str) -> tuple[str, str]:
+    """``like-gaps``, ``random``, ``group``, ``slices`` or ``time``, and the modes of the last three."""
+    kind, _, argument = folds.partition(":")
+    plain, of_modes = kind in ("random", "like-gaps"), kind in ("group", "slices", "time")
+    one = kind == "group" or "," not in argument
+    if not (plain and not argument) and not (of_modes and argument and one):
+        raise ConfigError(f"folds '{folds}' are not known; give {FOLD_RULES}")
+    return kind, argument
+
+
+def _tail(entries: SparseTensor, argument: str) -> Groups:
+    """The last labels of a mode, as many as folds can leave out one after the other."""
+    (n,) = _modes_of(entries, argument)
+    mode, labels = entries.modes[n], len(np.unique(entries.indices[:, n]))
+    if mode.order != "ordered":
+        raise ConfigError(
+            f"folds 'time:{argument}': the mode has no order with an end; say --order {mode.name}=ordered if it has"
+        )
+    if labels <= FOLDS:
+        raise ConfigError(
+            f"folds 'time:{argument}': {labels} of its labels have entries, {FOLDS + 1} are needed; give other folds"
+        )
+    return (Tail(n, labels).fitting(labels),)
+
+
+def _last(entries: SparseTensor, groups: Groups, valid: float) -> tuple[SparseTensor, SparseTensor]:
+    """Training and validation entries: those of the labels that fold 0 will leave out validate."""
+    tail = tail_of(groups)
+    assert tail is not None
+    validates = steps_from_end(entries, tail.mode) < (tail.size if valid else 0)  # (entries,)
+    return entries.take(np.flatnonzero(~validates)), entries.take(np.flatnonzero(validates))
+
+
+def _drawn(
+    entries: SparseTensor, groups: Groups, valid: float, parts: Split, folds: str
+) -> tuple[SparseTensor, SparseTensor]:
+    """Training and validation entries: some of the groups, drawn at random, validate."""
     count, member = groups_of(entries, groups)
     if valid and count < 2:
         raise ConfigError(f"folds '{folds}': all entries are in one group, none is left to validate; give other modes")
     order = np.random.default_rng([parts.seed, 2]).permutation(count)
     validates = np.isin(member, order[: max(share_of(count, valid), int(valid > 0))])  # (entries,)
-    train_, valid_ = (entries.take(np.flatnonzero(one)) for one in (~validates, validates))
-    return replace(parts, train=train_, valid=valid_, together=groups)
-
-
-def fold_rule(folds: str) -> tuple[str, str]:
-    """``like-gaps``, ``random`` or ``group``, and the modes of groups."""
-    kind, _, argument = folds.partition(":")
-    if (kind in ("random", "like-gaps")) == bool(argument) or kind not in ("random", "like-gaps", "group"):
-        raise ConfigError(f"folds '{folds}' are not known; give {FOLD_RULES}")
-    return kind, argument
+    return entries.take(np.flatnonzero(~validates)), entries.take(np.flatnonzero(validates))
 
 
 def _modes_of(tensor: SparseTensor, argument: str) -> tuple[int, ...]:
