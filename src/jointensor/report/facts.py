@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from jointensor.data.modes import Mode
 from jointensor.data.tensor import SparseTensor, cell_keys
 from jointensor.evaluation.components import read_components
+from jointensor.evaluation.coverage import inside_intervals
+from jointensor.evaluation.mask import Mask
 from jointensor.models.joint import JointModel
-from jointensor.predictors.conformal import HeldOut, calibrate
 from jointensor.predictors.ensemble import Ensemble
 from jointensor.predictors.joint import JointPredictor
 from jointensor.report.plots import cut
@@ -115,6 +116,7 @@ def quality_facts(
     values: NDArray[Any],
     *,
     calibrated: bool,
+    together: NDArray[np.integer] | None = None,
 ) -> Facts | None:
     """Predictions beside values that were not used for training; ``None`` where there are no such values.
 
@@ -128,12 +130,15 @@ def quality_facts(
         Entries that it was not trained on.
     calibrated
         Whether its intervals were learnt from these same entries.
+    together
+        Group of every entry, where they were left out in groups.
     """
     known = np.flatnonzero(np.all(indices >= 0, axis=1))
     known = known[:: 1 + len(known) // SETTINGS.max_error_entries]
     if not len(known):
         return None
     indices, truth = indices[known], np.asarray(values, dtype=np.float64)[known]
+    groups = np.arange(len(truth)) if together is None else together[known]
     predicted = predictor.predict(indices).astype(np.float64)
     checked = slice(None, None, 1 + len(truth) // SETTINGS.max_interval_entries)
     shown = np.linspace(0, len(truth) - 1, min(SETTINGS.max_scatter_points, len(truth))).astype(int)
@@ -141,7 +146,9 @@ def quality_facts(
         "n": len(truth),
         "points": np.stack([truth[shown], predicted[shown]], axis=1).round(6).tolist(),
         "modes": [_errors_by_label(mode, indices[:, n], predicted - truth) for n, mode in enumerate(modes)],
-        "calibration": _calibration(predictor, indices[checked], truth[checked], predicted[checked], halves=calibrated),
+        "calibration": _calibration(
+            predictor, indices[checked], truth[checked], predicted[checked], groups[checked], halves=calibrated
+        ),
     }
 
 
@@ -171,6 +178,7 @@ def _calibration(
     indices: NDArray[np.integer],
     truth: NDArray[np.float64],
     predicted: NDArray[np.float64],
+    together: NDArray[np.integer],
     *,
     halves: bool,
 ) -> list[list[float]] | None:
@@ -179,21 +187,26 @@ def _calibration(
     """
     if predictor.calibration is None:
         return None
-    unseen = predictor.unseen(indices)
-    inside = np.zeros(len(SETTINGS.levels))
-    if not halves:
-        judged = [(predictor.calibration, np.ones(len(truth), dtype=bool))]
-    else:
-        all_ = HeldOut(indices, predicted, truth - predicted, unseen)
-        even = np.arange(len(truth)) % 2 == 0
-        judged = [(calibrate(all_.at(~half), predictor.shape), half) for half in (even, ~even) if (~half).sum() >= 2]
-    for calibration, here in judged:
-        for k, level in enumerate(SETTINGS.levels):
-            ends = calibration.interval(indices[here], predicted[here], level, unseen[here])
-            if isinstance(predictor, Ensemble):
-                ends = np.clip(ends, predictor.low, predictor.high)
-            inside[k] += np.sum((truth[here] >= ends[:, 0]) & (truth[here] <= ends[:, 1]))
-    return [[level, float(share)] for level, share in zip(SETTINGS.levels, inside / len(truth), strict=True)]
+    inside = inside_intervals(
+        predictor, indices, truth, predicted, SETTINGS.levels, halves=halves, together=together
+    )  # (entries, levels)
+    return [[level, float(share)] for level, share in zip(SETTINGS.levels, inside.mean(axis=0), strict=True)]
+
+
+def mask_facts(mask: Mask) -> Facts:
+    """Which cells are learnt from, missing, and left out to validate, in the two most telling modes."""
+    picture, modes = mask.picture(), mask.train.modes
+    rows, columns = (modes[n] for n in picture.modes)
+    ends = [
+        [mode.label(labels[0]), mode.label(labels[-1])]
+        for mode, labels in ((rows, picture.rows), (columns, picture.columns))
+    ]
+    return {
+        "modes": [rows.name, columns.name],
+        "ends": [[cut(label, SETTINGS.max_axis_label) for label in both] for both in ends],
+        "at": {modes[n].name: modes[n].label(label) for n, label in picture.at.items()},
+        "rows": ["".join(map(str, row)) for row in picture.cells.tolist()],
+    }
 
 
 def component_facts(model: JointModel | None, modes: Sequence[Mode]) -> list[Facts]:

@@ -12,7 +12,8 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader
 from markupsafe import Markup
 
-from jointensor.report.plots import Plot, bars, dots_with_spread, short
+from jointensor.evaluation.mask import SEEN, VALIDATES
+from jointensor.report.plots import Plot, bars, dots_with_spread, raster, short
 from jointensor.report.settings import SETTINGS
 
 Facts = dict[str, Any]
@@ -78,6 +79,7 @@ def render_run(facts: Facts, metrics: Facts, config: Facts, environment: Facts) 
         against=_against(quality["points"]) if quality else None,
         errors=[(mode, _errors(mode)) for mode in quality["modes"]] if quality else [],
         calibration=_held(quality["calibration"]) if quality and quality["calibration"] else None,
+        mask=_mask(facts["mask"]) if facts.get("mask") else None,
         components=[
             (
                 one,
@@ -275,6 +277,13 @@ def _held(calibration: Sequence[Sequence[float]]) -> Markup:
     plot = Plot((begin, 1), (low, 1), titles=("asked for", "inside"))
     plot.line([(begin, begin), (1, 1)], "grey").line([tuple(p) for p in calibration])  # type: ignore[misc]
     return Markup(plot.dots([tuple(p) for p in calibration], radius=3.5).svg("share inside intervals"))  # type: ignore[misc]
+
+
+def _mask(mask: Facts) -> Markup:
+    """Cells that are learnt from and cells that validate; what has no entry is left out."""
+    classes = {str(SEEN): "bar one", str(VALIDATES): "bar two"}
+    rows, columns = mask["modes"]
+    return Markup(raster(mask["rows"], classes, mask["ends"], (rows, columns), f"cells of {rows} and {columns}"))
 
 
 def _loading(mode: Facts, width: int) -> Markup:

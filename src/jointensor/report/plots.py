@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from html import escape
+from itertools import groupby
 
 from jointensor.report.settings import SETTINGS
 
@@ -238,6 +239,51 @@ def dots_with_spread(rows: Sequence[tuple[str, float, float | None]], title: str
         parts.append(f'<circle class="dot {"hollow" if spread is None else "one"}" cx="{x}" cy="{y}" r="4"/>')
         parts.append(f'<text class="start" x="{x1 + 8:.1f}" y="{y + 4}">{_four(value)}</text>')
     return _wrap("".join(parts), title, (width, bottom + 18))
+
+
+def raster(rows: Sequence[str], classes: dict[str, str], ends: Sequence[Sequence[str]], titles: tuple[str, str],
+           title: str) -> str:  # fmt: skip
+    """Cells as small squares, one letter each.
+
+    Parameters
+    ----------
+    rows
+        A text per row, from top to bottom.
+    classes
+        Class of the squares of every letter; others are left out.
+    ends
+        Labels of the first and the last row, and of the first and the last column.
+    titles
+        Of rows and of columns.
+    title
+        For screen readers.
+    """
+    width, (row_ends, column_ends) = SETTINGS.wide_plot_size[0], ends
+    start = round(SETTINGS.letter_width * max(map(len, row_ends)) + 10, 1)
+    step = min((width - start - 2) / len(rows[0]), SETTINGS.max_square)
+    bottom = round(TOP + step * len(rows), 1)
+    right = round(start + step * len(rows[0]), 1)
+    parts = [f'<rect class="frame" x="{start}" y="{TOP}" width="{right - start:.1f}" height="{bottom - TOP:.1f}"/>']
+    for k, row in enumerate(rows):
+        first = 0
+        for letter, run in groupby(row):  # neighbours alike are one rectangle
+            count = len(list(run))
+            if letter in classes:
+                x, y = start + step * first, TOP + step * k
+                parts.append(
+                    f'<rect class="{classes[letter]}" x="{x:.1f}" y="{y:.1f}" width="{step * count:.2f}" '
+                    f'height="{step:.2f}"/>'
+                )
+            first += count
+    for y, text in ((TOP + 9, row_ends[0]), (max(bottom, TOP + 22), row_ends[1])):
+        parts.append(f'<text class="end" x="{start - 5}" y="{y}">{escape(text)}</text>')
+    letters = SETTINGS.letter_width * sum(map(len, column_ends))
+    parts.append(f'<text class="start" x="{start}" y="{bottom + 14}">{escape(column_ends[0])}</text>')
+    if right - start > letters + 10:
+        parts.append(f'<text class="end" x="{right}" y="{bottom + 14}">{escape(column_ends[1])}</text>')
+    parts.append(f'<text class="start title" x="2" y="12">{escape(titles[0])}</text>')
+    parts.append(f'<text class="start title" x="{start}" y="{bottom + 29}">{escape(titles[1])}</text>')
+    return _wrap("".join(parts), title, (width, round(max(bottom, TOP + 22) + 34)))
 
 
 def _room_for_labels(labels: Sequence[str], width: int) -> tuple[float, int]:

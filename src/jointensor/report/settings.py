@@ -78,6 +78,8 @@ class ReportSettings:
     """Height of the plots of components."""
     quarter_width: int = 240
     """Width of the plots of components in a row of four."""
+    max_square: float = 8.0
+    """Side of the squares of a mask."""
     margins: tuple[int, int, int, int] = (46, 12, 22, 34)
     """Left, right, top, bottom: room for the labels of the axes; to the left there is more where they need it."""
     letter_width: float = 7.2

@@ -25,6 +25,7 @@ from jointensor.data.split import (
     Split,
     SplitAssignment,
     SplitRule,
+    blocks_of,
     groups_of,
     in_words,
     like_gaps,
@@ -35,6 +36,7 @@ from jointensor.data.tensor import SparseTensor, join
 from jointensor.distributed.process_group import ProcessGroup
 from jointensor.errors import DataError, JointensorError, RunError
 from jointensor.evaluation.evaluate import Entries
+from jointensor.evaluation.mask import Mask
 from jointensor.kernels import pick_engine
 from jointensor.models.blocks.spec import by_position, split_residual_blocks
 from jointensor.models.joint import JointModel, cp_rank
@@ -122,6 +124,14 @@ class InMemory:
         """Test entries, or validation entries where there are none."""
         return self.test if len(self.test[1]) else (self.valid.indices, self.valid.values)
 
+    def learnt_from(self, *, validation: bool) -> SparseTensor | None:
+        """Training entries, and validation entries if these were learnt from as well."""
+        return join(self.parts.train, self.parts.valid) if validation else self.parts.train
+
+    def mask(self) -> Mask | None:
+        """Which cells were learnt from, and which validate."""
+        return Mask(self.parts.train, self.parts.valid, tuple(n for n, _ in blocks_of(self.parts.together)))
+
     def without_validation(self) -> InMemory:
         """The same with validation entries among the training entries."""
         train, valid = self.parts.train, self.parts.valid
@@ -195,6 +205,12 @@ class OnDisk:
 
     def left_out_together(self, entries: Entries) -> None:
         """None: every entry is on its own."""
+
+    def learnt_from(self, *, validation: bool) -> None:
+        """None: training entries are not in memory."""
+
+    def mask(self) -> None:
+        """None, for the same reason."""
 
     def test_parts(self) -> Iterator[Entries]:
         """Test entries, a shard at a time."""

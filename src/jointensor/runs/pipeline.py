@@ -16,6 +16,7 @@ from typing import Any
 from jointensor.atomic import sha256
 from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.errors import ConfigError, DataError, KeptRunError, ProcessGroupError, RunError
+from jointensor.evaluation.coverage import coverage_by_class
 from jointensor.evaluation.evaluate import Entries, calibrate_on, score
 from jointensor.predictors import Predictor
 from jointensor.predictors.ensemble import Ensemble
@@ -47,7 +48,7 @@ from jointensor.runs.folder import (
     write_model,
 )
 from jointensor.runs.memory_plan import peak_memory
-from jointensor.runs.report import write_run_report
+from jointensor.runs.report import Judged, write_run_report
 from jointensor.runs.result import Figures, RunResult, Stages, Trained
 from jointensor.runs.train import SEARCH_STORE, Context, can_mix, train_default, train_fit, train_search
 from jointensor.training.checkpoint import Checkpoints
@@ -215,12 +216,18 @@ def write(
         together = dataset.left_out_together(entries)
         calibration = calibrate_on(before if by_validation else judged, entries, tuple(shape), together)
         judged, kept = (replace(one, calibration=calibration) for one in (judged, kept))
+    halves, together = not (trained.calibrated or by_validation), dataset.left_out_together(held_out)
+    learnt = dataset.learnt_from(validation=bool(counts["test"]) and (searched or trained.validated is not None))
+    coverage = None
+    if learnt is not None:
+        coverage = coverage_by_class(judged, learnt, *held_out, halves=halves, together=together)
     joint = {"joint": {part: figures[part]["joint"] for part in figures}} if trained.joint else {}
     more = {"returned": record.returned | joint, "notes": [*dataset.notes, *record.notes]}
     result = RunResult(
         **vars(record) | more,
         test=figures["test"]["model"],
         valid=figures["valid"]["model"],
+        coverage=coverage,
         baselines={name: {part: figures[part].get(name) for part in figures} for name in BASELINES},
         seconds=time.monotonic() - context.begin,
         steps=stages.seconds(),
@@ -237,8 +244,8 @@ def write(
     sample = dataset.sample()
     try:
         write_run_report(
-            path, result.to_dict(), trained.history, sample, kept, (judged, held_out),
-            calibrated=not (trained.calibrated or by_validation),
+            path, result.to_dict(), trained.history, sample, kept, Judged(judged, held_out, halves, together),
+            mask=dataset.mask(),
             entries=counts["all"] if isinstance(dataset, OnDisk) else None,
         )  # fmt: skip
     finally:  # a page that fails must not cost a fit

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 from jinja2 import TemplateError
+from numpy.typing import NDArray
 
 from jointensor.atomic import write_json, write_text
+from jointensor.data.modes import Mode
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import RunError
 from jointensor.predictors.ensemble import Ensemble
 from jointensor.predictors.joint import JointPredictor
-from jointensor.report.facts import component_facts, data_facts, filled_facts, history_facts, quality_facts
+from jointensor.report.facts import component_facts, data_facts, filled_facts, history_facts, mask_facts, quality_facts
 from jointensor.report.pages import render_comparison, render_run
 from jointensor.report.series import series_facts
 from jointensor.report.settings import SETTINGS
@@ -23,8 +27,22 @@ from jointensor.training.history import Epoch
 
 if TYPE_CHECKING:
     from jointensor.evaluation.evaluate import Entries
+    from jointensor.evaluation.mask import Mask
 
 FACTS, PAGE = "report.json", "report.html"
+
+
+class Judged(NamedTuple):
+    """The model that was evaluated, and on what."""
+
+    predictor: JointPredictor | Ensemble
+    """Another one than is kept, if that was refitted to all entries."""
+    entries: Entries
+    """That it was not trained on, of which there may be none."""
+    calibrated: bool
+    """Whether intervals were learnt from these entries."""
+    together: NDArray[np.integer] | None = None
+    """Group of each of these entries, where they were left out in groups."""
 
 
 def write_run_report(
@@ -33,9 +51,9 @@ def write_run_report(
     history: list[Epoch],
     tensor: SparseTensor,
     predictor: JointPredictor | Ensemble,
-    judged: tuple[JointPredictor | Ensemble, Entries],
+    judged: Judged,
     *,
-    calibrated: bool,
+    mask: Mask | None = None,
     entries: int | None = None,
 ) -> None:
     """Gather what the page shows, keep it as ``report.json``, and write the page.
@@ -53,18 +71,17 @@ def write_run_report(
     predictor
         The model that was kept.
     judged
-        The model that was evaluated, another one if the kept one was refitted to all entries; and entries that it was
-        not trained on, of which there may be none.
-    calibrated
-        Whether intervals were learnt from these entries.
+        The model that was evaluated.
+    mask
+        Which entries are learnt from, and which validate, if they are known.
     entries
         How many there are, where ``tensor`` is a sample of them.
     """
-    model, (indices, values) = judged
     facts: dict[str, Any] = {
         "data": data_facts(tensor),
         "history": history_facts(history),
-        "quality": quality_facts(model, tensor.modes, indices, values, calibrated=calibrated) if len(values) else None,
+        "quality": _quality(judged, tensor.modes),
+        "mask": None if mask is None else mask_facts(mask),
         "components": component_facts(predictor.model, tensor.modes),
         "filled": filled_facts(predictor, tensor),
         "series": series_facts(predictor, tensor, model, (indices, values)) if entries is None else None,
@@ -75,6 +92,14 @@ def write_run_report(
             facts["filled"]["rows"] = []
     write_json(path / FACTS, facts)
     write_text(path / PAGE, render_run(facts, metrics, read_object(path / CONFIG), read_object(path / ENVIRONMENT)))
+
+
+def _quality(judged: Judged, modes: Sequence[Mode]) -> dict[str, Any] | None:
+    if not len(judged.entries[1]):
+        return None
+    return quality_facts(
+        judged.predictor, modes, *judged.entries, calibrated=judged.calibrated, together=judged.together
+    )
 
 
 def report(path: Path) -> Path:

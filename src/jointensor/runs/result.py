@@ -74,6 +74,9 @@ class RunResult(TrainingRecord):
     test: Figures | None
     valid: Figures | None
     """On validation entries; of a search, on out-of-fold entries."""
+    coverage: list[dict[str, Any]] | None = None
+    """Share of test entries, or of validation entries where there are none, inside 90 % intervals: of all, by steps to
+    the nearest entry that was learnt from, and by entries of a label. ``None`` where it is not known."""
     baselines: dict[str, dict[str, Figures | None]]
     seconds: float
     """Since the run began, earlier parts of a resumed run included."""
@@ -97,7 +100,7 @@ class RunResult(TrainingRecord):
     def to_dict(self) -> dict[str, Any]:
         """The content of ``metrics.json``, figures first."""
         data = asdict(self)
-        return {name: data.pop(name) for name in ("test", "valid", "baselines")} | data
+        return {name: data.pop(name) for name in ("test", "valid", "coverage", "baselines")} | data
 
 
 class Stages:

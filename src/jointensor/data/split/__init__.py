@@ -15,6 +15,7 @@ from jointensor.data.split.folds import (
     learnt_from,
     make_folds,
     new_modes,
+    places_of,
     steps_from_end,
     tail_of,
 )
@@ -31,6 +32,7 @@ from jointensor.data.split.rules import (
     split,
     with_folds,
 )
+from jointensor.data.split.surroundings import steps_to_nearest
 
 __all__ = [
     "FOLDS",
@@ -61,9 +63,11 @@ __all__ = [
     "new_modes",
     "pattern_of_gaps",
     "pattern_of_queries",
+    "places_of",
     "share_of",
     "split",
     "steps_from_end",
+    "steps_to_nearest",
     "tail_of",
     "with_folds",
 ]  # fmt: skip

@@ -102,7 +102,7 @@ class Surroundings:
             counts = np.bincount(member[: len(left)][left], minlength=count)
             cells_per_entry = math.prod(self.sizes[n] for n in modes) / n_left
             found.append(np.minimum(counts[member[cells]] * cells_per_entry, MAX_SHARE))
-        found += [np.log2(self._distances(n, left)[cells]) for n in self.ordered]
+        found += [np.log2(self._distances(n, cells, left)) for n in self.ordered]
         return [*found, *(self._later(n, cells, left) for n in self.ordered)]
 
     def _later(self, n: int, cells: NDArray[np.integer], left: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -112,28 +112,54 @@ class Surroundings:
         return after[self._points[cells, n]]
 
     @cached_property
-    def _lines(self) -> dict[int, tuple[NDArray[np.intp], NDArray[np.int64]]]:
-        """By ordered mode: all points by fiber and place, and where each lies on a line with all fibers, far apart."""
+    def _lines(self) -> dict[int, tuple[NDArray[np.int64], NDArray[np.intp]]]:
+        """By ordered mode: where all points lie on a line with all fibers, far apart, and the order of the entries."""
         found = {}
         for n in self.ordered:
-            others = [m for m in range(self.n_modes) if m != n]
-            sizes = [self.sizes[m] for m in others]
-            fiber = distinct_keys(cell_keys(self._points[:, others], sizes), math.prod(sizes))[1]
-            at = fiber.astype(np.int64) * (4 * self.sizes[n]) + self._points[:, n]
-            order = np.argsort(at, kind="stable")
-            found[n] = order, at[order]
+            at = _line(self._points, n, self.sizes)
+            found[n] = at, np.argsort(at[: len(self.entries)], kind="stable")
         return found
 
-    def _distances(self, n: int, left: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Steps to the nearest entry of the fiber, of every point but those that are left; twice the size at most."""
-        order, at = self._lines[n]
-        far = 4 * self.sizes[n]
-        there = np.concatenate([left, np.zeros(len(self.asked), dtype=np.bool_)])[order]
-        before = np.maximum.accumulate(np.where(there, at, -far))
-        after = np.minimum.accumulate(np.where(there, at, at[-1] + far)[::-1])[::-1]
-        distances = np.empty(len(order))
-        distances[order] = np.clip(np.minimum(at - before, after - at), 1, 2 * self.sizes[n])
-        return distances
+    def _distances(self, n: int, cells: NDArray[np.integer], left: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Steps from cells to the nearest entry of their fiber, ``(cells,)``; twice the size at most."""
+        at, order = self._lines[n]
+        kept = order[left[order]]
+        return np.clip(_gaps(at[kept], at[cells]), 1, 2 * self.sizes[n])
+
+
+def steps_to_nearest(
+    entries: NDArray[np.integer], cells: NDArray[np.integer], n: int, sizes: Sequence[int]
+) -> NDArray[np.float64]:
+    """Places to the nearest entry that differs from a cell in mode ``n`` only, ``(cells,)``; infinite if none does.
+
+    Parameters
+    ----------
+    entries, cells
+        By place in the order of that mode, ``(…, modes)``.
+    n
+        The mode.
+    sizes
+        Places of every mode.
+    """
+    at = _line(np.concatenate([entries, cells]), n, sizes)
+    found = _gaps(np.sort(at[: len(entries)]), at[len(entries) :])
+    return np.where(found < 2 * sizes[n], found, np.inf)
+
+
+def _line(points: NDArray[np.integer], n: int, sizes: Sequence[int]) -> NDArray[np.int64]:
+    """Positions on a line on which fibers of a mode follow each other, farther apart than they are long."""
+    others = [m for m in range(len(sizes)) if m != n]
+    lengths = [sizes[m] for m in others]
+    fiber = distinct_keys(cell_keys(points[:, others], lengths), math.prod(lengths))[1]
+    return fiber.astype(np.int64) * (4 * sizes[n]) + points[:, n]
+
+
+def _gaps(entries: NDArray[np.int64], cells: NDArray[np.int64]) -> NDArray[np.float64]:
+    """From positions to the nearest of others, which are in order."""
+    far = np.iinfo(np.int64).max // 4
+    line = np.concatenate([[-far], entries, [far]])
+    after = np.searchsorted(line, cells)
+    return np.minimum(line[after] - cells, cells - line[after - 1]).astype(np.float64)
 
 
 def _drawn(count: int, rng: np.random.Generator) -> NDArray[np.intp]:
