@@ -25,8 +25,9 @@ HIDDEN_SHARE = 1 / FOLDS
 """Share of the groups that a trial hides, as a fold does."""
 MAX_RATIO = 0.7
 """Groups are preferred to single cells if they differ from the asked cells by at most this share of what those do."""
-MAX_BLOCK_RATIO = 0.8
-"""The same for blocks, beside single labels: there are many lengths, and one of them may be alike by chance."""
+MIN_BLOCK_GAIN = 0.1
+"""Share of the difference of single cells by which blocks have to be more alike than the best of other patterns: there
+are many lengths of blocks, and one of them may be alike by chance."""
 MANY_GROUPS, TRIALS = 500, 4
 """Groups up to which a pattern is tried several times, and how often: which of few groups are hidden matters."""
 MIN_WHOLE_SHARE = 0.3
@@ -127,15 +128,21 @@ def most_alike(
     for last in _tails(around, timed):
         found[last,] = _difference(around, (last,), asked, seed)
     for blocked in _blocks(around, sorted(found, key=lambda groups: found[groups])[:2]):
-        found[blocked] = _difference(around, blocked, asked, seed) / MAX_BLOCK_RATIO
+        found[blocked] = _difference(around, blocked, asked, seed)
+    score = {groups: one + _handicap(groups) * found[single] for groups, one in found.items()}
     enough = [groups for groups in found if groups == single or tail_of(groups) or _count(around, groups) >= min_groups]
-    best = min(enough, key=lambda groups: found[groups])
-    if best == single or found[best] > MAX_RATIO * found[single]:
+    best = min(enough, key=lambda groups: score[groups])
+    if best == single or score[best] > MAX_RATIO * found[single]:
         return Pattern(difference=found[single], difference_of_single=found[single])
     share, difference, tail = _share_in(around, best), found[best], tail_of(best)
     if tail is not None:
         best = (tail.fitting(len(np.unique(around.entries[:, tail.mode]))),)
     return Pattern(best, share, difference=difference, difference_of_single=found[single])
+
+
+def _handicap(groups: Groups) -> float:
+    """What is added to the difference of a pattern, as a share of that of single cells."""
+    return MIN_BLOCK_GAIN if any(size > 1 for _, size in blocks_of(groups)) else 0.0
 
 
 def _tails(around: Surroundings, timed: Sequence[int]) -> Iterator[Tail]:
