@@ -300,3 +300,27 @@ def test_a_search_that_cannot_learn_new_labels_refuses_and_stays_as_it_was(plant
         completer.partial_fit(*fresh)
     assert completer.modes_[0].size == 14
     np.testing.assert_array_equal(completer.predict(known[0]), before)
+
+
+def test_what_validates_looks_like_queries():
+    """Pairs that will be new: whole pairs are left out, as if they had been named."""
+    rng = np.random.default_rng(0)
+    pairs = rng.permutation(np.argwhere(np.ones((12, 12))))
+    cells = np.array([[*pair, day] for pair in pairs for day in range(8) if rng.random() < 0.6])
+    y = cells[:, 0] + 0.1 * cells[:, 1] + rng.normal(size=len(cells))
+    keys = cells[:, 0] * 12 + cells[:, 1]
+    new = np.isin(keys, keys[:120])
+    found = {}
+    for name, folds, queries in (
+        ("asked", "like-gaps", cells[new]),
+        ("named", "group:x0,x1", None),
+        ("none", "random", None),
+    ):
+        completer = small(rank=(1, 0), folds=folds, validation_fraction=0.2)
+        found[name] = completer.fit(cells[~new], y[~new], queries=queries).predict(cells[new])
+    np.testing.assert_array_equal(found["asked"], found["named"])
+    assert np.abs(found["asked"] - found["none"]).max() > 1e-6
+    with pytest.raises(ConfigError, match="folds='random' says what validates, and so do queries"):
+        small(folds="random").fit(cells[~new], y[~new], queries=cells[new])
+    with pytest.raises(DataError, match="queries have 4 columns, X has 3"):
+        small().fit(cells[~new], y[~new], queries=np.column_stack([cells[new], cells[new][:, :1]]))

@@ -6,10 +6,13 @@ import numpy as np
 import polars as pl
 import pytest
 
+from jointensor import SparseTensor, write_tensor
 from jointensor.data import queries
 from jointensor.data.expressions import ModeExpression
 from jointensor.data.frames import TableSpec, frame_to_tensor
+from jointensor.data.modes import Mode
 from jointensor.data.queries import ahead, scan_entries
+from jointensor.data.split import places_of
 from jointensor.errors import DataError
 
 
@@ -89,3 +92,52 @@ def test_errors_in_values_of_a_later_chunk_name_the_file_and_the_row(trained, tm
 def test_types_that_are_no_names_are_refused():
     with pytest.raises(DataError, match="types of columns"):
         ModeExpression("d", "x * 2", types={"x": []})
+
+
+# --- cells that will be asked for
+
+
+def asked(tmp_path, text, table=None, spec=None):
+    path = tmp_path / "asked.csv"
+    path.write_text(text, encoding="utf-8")
+    frame = pl.DataFrame({"shop": ["a", "b"], "day": ["2024-01-01", "2024-01-03"], "value": [1.0, 2.0]})
+    spec = TableSpec.of(["shop", "day"], "value")
+    reading = frame_to_tensor(frame, spec)
+    return queries.read_asked(path, reading.tensor.modes, reading.spec)
+
+
+def test_cells_that_are_asked_for_may_have_new_labels(tmp_path):
+    found = asked(tmp_path, "day,shop\n2024-01-02,b\n2024-01-09,a\n2024-01-01,c\n")
+    shop, day = found.modes
+    assert [(shop.label(int(i)), day.label(int(j))) for i, j in found.indices] == [
+        ("b", "2024-01-02"), ("a", "2024-01-09"), ("c", "2024-01-01"),
+    ]  # fmt: skip
+    assert shop.labels == ("a", "b", "c")
+    assert day.labels[:2] == ("2024-01-01", "2024-01-03")  # those that are known keep their positions
+    assert places_of(day).tolist() == [0, 2, 1, 3]
+    assert day.order == "ordered"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("day,place\n2024-01-02,b\n", "asked.csv.*the queries need a column 'shop'.*their columns are day, place"),
+        ("day,shop\n", "asked.csv has no cells; give those that are to be predicted"),
+        ("day,shop\n2024-01-02,b\n2024-01-02,\n", "asked.csv: row 2 has no label for mode 'shop'"),
+    ],
+)
+def test_files_without_such_cells_are_refused_by_name(tmp_path, text, message):
+    with pytest.raises(DataError, match=message):
+        asked(tmp_path, text)
+
+
+def test_archives_name_cells_by_label_or_by_position(tmp_path):
+    known = SparseTensor([[0, 0], [1, 2]], [1.0, 2.0], (Mode("who", 2, ("x", "y")), Mode("day", 3, order="ordered")))
+    others = SparseTensor([[0, 5], [1, 1]], [1.0, 2.0], (Mode("who", 2, ("y", "z")), Mode("day", 6, order="ordered")))
+    write_tensor(others, tmp_path / "asked.npz")
+    found = queries.read_asked(tmp_path / "asked.npz", known.modes, None)
+    assert found.indices.tolist() == [[1, 5], [2, 1]]
+    assert found.modes[0].labels == ("x", "y", "z")
+    assert (found.modes[1].size, found.modes[1].order) == (6, "ordered")
+    with pytest.raises(DataError, match="queries have shape"):
+        queries.read_asked(tmp_path / "asked.npz", (*known.modes, Mode("third", 2)), None)

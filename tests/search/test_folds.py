@@ -5,9 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from jointensor.data.split import FOLDS, folds, held_out, make_folds
+from jointensor.data.split import FOLDS, Tail, folds, held_out, make_folds
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError
+from jointensor.predictors.dependencies import seen_before
 from jointensor.search.folds import fold_entries
 from tests.search.searches import additive, along_days
 from tests.search.test_dependencies import joined  # noqa: F401 - a fixture
@@ -111,3 +112,31 @@ def test_where_next_to_nothing_is_open_all_entries_score():
     data = fold_entries(SparseTensor(cells, values, (20, 15, 10)), (), 0)
     assert data.deciding is None
     assert (data.scored >= 0).all()
+
+
+def test_folds_in_time_learn_from_what_came_before():
+    tensor, _ = along_days()
+    data = fold_entries(tensor, (Tail(2, 2),), 0)
+    for fold in range(FOLDS):
+        train, left_out = data.split(fold)
+        assert train.indices[:, 2].max() < left_out.indices[:, 2].min()
+        assert len(set(left_out.indices[:, 2].tolist())) == 2
+    assert data.groups == (2,)
+    assert data.kriging_axes() == []  # residuals of all folds would have later ones beside them
+    assert len(data.untouched) == 0
+    parts, positions = data.default_split(0)
+    assert (data.fold[positions] == 0).all()
+    assert parts.train.indices[:, 2].max() < parts.valid.indices[:, 2].min()
+    assert len(data.default_split(0, fold=1)[1]) == 0  # it would not know the last entries
+
+
+def test_values_that_only_later_entries_give_are_left_to_be_predicted():
+    cells = np.array([[k % 7, k % 3, k // 21] for k in range(21 * 40)])
+    values = np.array([10.0 * (one[0] * 3 + one[1]) for one in cells])
+    data = fold_entries(SparseTensor(cells, values, (7, 3, 40)), (Tail(2, 2),), 0)
+    fold = np.array([0, 1, 0, -1, 1, 4])
+    modes, pairs = (0, 1), np.array([[0, 0], [0, 0], [1, 0], [1, 0], [2, 0], [2, 1]])
+    few = SparseTensor(np.column_stack([pairs, np.arange(6)]), np.arange(6.0), (3, 2, 6))
+    #                 by an earlier fold | only by a later one | by the past | itself the past | by nothing
+    assert seen_before(few, modes, fold).tolist() == [True, False, True, False, False, False]
+    assert len(data.tensor) == len(cells)

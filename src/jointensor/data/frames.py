@@ -243,7 +243,8 @@ def encode_wider(
     unreadable = np.argwhere(indices == UNSEEN)
     if len(unreadable):
         row, n = unreadable[0]
-        raise DataError(f"row {row + 1}: mode '{modes[n].name}' has positions from 0 on, and this is none")
+        kind = "label" if modes[n].labels is not None else "position, a whole number from 0 on,"
+        raise DataError(f"row {row + 1} has no {kind} for mode '{modes[n].name}'")
     return indices, wider
 
 
@@ -272,7 +273,8 @@ class LabelEncoder:
         """Labels of every mode that occur, sorted."""
         if not table.height:
             return [[] for _ in self.modes]
-        return [sort_labels(set(labels.cast(pl.String).to_list())) for labels in self.labels.evaluate(table)]
+        columns = (labels.cast(pl.String).to_list() for labels in self.labels.evaluate(table))
+        return [sort_labels({label for label in column if label is not None}) for column in columns]
 
     def encode(self, table: pl.DataFrame) -> NDArray[np.int64]:
         """Indices ``(rows, modes)``, -1 where a mode lacks the label."""
