@@ -127,8 +127,10 @@ def most_alike(
             found[groups] = _difference(around, groups, asked, seed)
     for last in _tails(around, timed):
         found[last,] = _difference(around, (last,), asked, seed)
-    for blocked in _blocks(around, sorted(found, key=lambda groups: found[groups])[:2]):
-        found[blocked] = _difference(around, blocked, asked, seed)
+    bases = sorted(found, key=lambda groups: found[groups])[:2]
+    if found[bases[0]] > MIN_BLOCK_GAIN * found[single]:  # else no block can be so much more alike
+        for blocked in _blocks(around, bases):
+            found[blocked] = _difference(around, blocked, asked, seed)
     score = {groups: one + _handicap(groups) * found[single] for groups, one in found.items()}
     enough = [groups for groups in found if groups == single or tail_of(groups) or _count(around, groups) >= min_groups]
     best = min(enough, key=lambda groups: score[groups])
