@@ -490,3 +490,40 @@ def test_folds_by_group_validate_with_whole_groups(cli, table, tmp_path):
     assert code == 0, err
     record = json.loads((out / "metrics.json").read_text(encoding="utf-8"))["split"]
     assert (record["folds"], record["together"]) == ("group:user", "user")
+
+
+def test_validation_entries_look_like_the_cells_of_a_file(cli, table, tmp_path):
+    """Users who have no entry yet: whole users are left out."""
+    out, asked = tmp_path / "run", tmp_path / "asked.csv"
+    rows = [f"new {k % 8},{'ABCDEFGHI'[k % 9]},2021-01-0{1 + k % 5}" for k in range(80)]
+    asked.write_text("\n".join(["user,movie,day", *rows]), encoding="utf-8")
+    code, _, err = cli("fit", table, *MODES, "--rank", "1/0", "--for", asked, "--out", out, *QUICK)
+    assert code == 0, err
+    said = "100 % of the cells that are asked for lie in whole groups (user): validated by leaving out such groups"
+    assert said in err
+    record = json.loads((out / "metrics.json").read_text(encoding="utf-8"))
+    assert (record["split"]["folds"], record["split"]["together"]) == ("like-queries", "user")
+    assert record["split"]["pattern"]["reason"] == said
+    assert record["coverage"][0]["class"] == "all entries"
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert said in page
+    assert 'aria-label="cells of' in page
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "message"),
+    [
+        ((), "user,movie\n1,2\n", "asked.csv: the queries need a column 'day'"),
+        ((), "user,movie,day\n", "asked.csv has no cells"),
+        (("--folds", "random"), "user,movie,day\n1,2,1\n", "give --folds or --for, not both"),
+        (("--split", "group:user"), "user,movie,day\n1,2,1\n", "--for does not go with --split group:user"),
+        (("--memory", "4GB"), "user,movie,day\n1,2,1\n", "--for needs all entries in memory"),
+    ],
+)
+def test_queries_that_say_nothing_about_folds_are_refused(cli, table, tmp_path, options, text, message):
+    asked = tmp_path / "asked.csv"
+    asked.write_text(text, encoding="utf-8")
+    code, _, err = cli("fit", table, *MODES, "--for", asked, "--out", tmp_path / "run", *options)
+    assert code in (1, 2)
+    assert message in err
+    assert not (tmp_path / "run").exists()

@@ -378,3 +378,19 @@ def test_a_comparison_of_whole_numbers_without_labels(cli, tmp_path):
     )
     assert code == 0, stderr
     assert {"mean", "cp:1"} <= set(first_words(stdout))
+
+
+def test_validation_entries_are_drawn_as_folds_say(cli, table, tmp_path):
+    models = ("cp:1", "--seeds", "1", "--jobs", "1", "--modes", "user,movie,day", "--value", "value")
+    valid = {}
+    for folds in ("random", "slices:user"):
+        out = tmp_path / folds.partition(":")[0]
+        code, _, err = cli("compare", table, *models, "--folds", folds, "--out", out, *QUICK)
+        assert code == 0, err
+        (cell,) = (out / "cells").glob("*.json")
+        valid[folds] = json.loads(cell.read_text(encoding="utf-8"))["valid"]
+    assert valid["random"]["cold"]["n"] == 0
+    assert valid["slices:user"]["warm"]["n"] == 0
+    code, _, err = cli("compare", table, *models, "--folds", "gaps", "--out", tmp_path / "none")
+    assert code == 2
+    assert "folds 'gaps' are not known" in err

@@ -235,3 +235,12 @@ def test_the_folder_is_made_before_the_fits_and_one_that_stays_empty_goes_again(
 def test_a_rank_beyond_memory_is_refused_before_the_first_fit(planted):
     with pytest.raises(ConfigError, match="rank 999999999999/0 of a"):
         select(planted, (1, 999_999_999_999), (0,), device="cpu", on_result=pytest.fail)
+
+
+def test_folds_are_drawn_as_they_say(planted):
+    """Whole labels are left out, each once."""
+    small, said = planted.take(np.arange(0, len(planted), 10)), []
+    whole = select(small, (1,), (0,), folds="slices:mode_0", n_folds=5, starts=1, device="cpu", on_note=said.append)
+    assert (whole.together, len(whole.results[0].errors), said) == ("mode_0", len(small), [])
+    with pytest.raises(ConfigError, match="folds '2' are not known"):
+        select(small, (1,), (0,), folds="2")

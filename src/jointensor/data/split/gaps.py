@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from jointensor.data.modes import Mode
+from jointensor.data.modes import Mode, guess_order
 from jointensor.data.split.folds import FOLDS, Groups, places_of
 from jointensor.data.split.patterns import Pattern, most_alike
 from jointensor.data.split.surroundings import Surroundings
@@ -97,14 +97,23 @@ def pattern_of_queries(tensor: SparseTensor, asked: Asked, seed: int = 0) -> Pat
         )
     if tensor.n_modes > MAX_MODES:
         return Pattern(cells=QUERIES)
+    modes = tuple(map(_comparable, tensor.modes, asked.modes))
     points = np.concatenate([tensor.indices, cells]).astype(np.int64)  # (entries + cells, modes)
-    for n, mode in enumerate(asked.modes):  # labels that occur, numbered in their order
+    for n, mode in enumerate(modes):  # labels that occur, numbered in their order
         places = points[:, n] if mode.order == "none" or mode.labels is None else places_of(mode)[points[:, n]]
         points[:, n] = distinct_keys(places, mode.size)[1]
-    entries, cells = _fewer(points[: len(tensor)], points[len(tensor) :], asked.modes, seed)
-    around = Surroundings(entries, cells, points.max(axis=0) + 1, _ordered(asked.modes), seed)
-    found = most_alike(around, around.combinations, _timed(asked.modes), MIN_ASKED_GROUPS, seed)
+    entries, cells = _fewer(points[: len(tensor)], points[len(tensor) :], modes, seed)
+    around = Surroundings(entries, cells, points.max(axis=0) + 1, _ordered(modes), seed)
+    found = most_alike(around, around.combinations, _timed(modes), MIN_ASKED_GROUPS, seed)
     return replace(_over(tensor, found), cells=QUERIES)
+
+
+def _comparable(known: Mode, asked: Mode) -> Mode:
+    """A mode with further labels; without an order where known labels are numbers or dates, and others are not."""
+    if known.labels is None or asked.labels is None or len(known.labels) == len(asked.labels):
+        return asked
+    orders = [guess_order(mode.name, mode.labels) for mode in (known, asked)]
+    return replace(asked, order="none") if orders == ["ordered", "none"] else asked
 
 
 def _ordered(modes: Sequence[Mode]) -> tuple[int, ...]:

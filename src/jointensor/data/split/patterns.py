@@ -25,6 +25,8 @@ HIDDEN_SHARE = 1 / FOLDS
 """Share of the groups that a trial hides, as a fold does."""
 MAX_RATIO = 0.7
 """Groups are preferred to single cells if they differ from the asked cells by at most this share of what those do."""
+MIN_DIFFERENCE = 0.1
+"""Difference of single cells from which they are different at all: two random draws may differ by as much."""
 MIN_BLOCK_GAIN = 0.1
 """Share of the difference of single cells by which blocks have to be more alike than the best of other patterns: there
 are many lengths of blocks, and one of them may be alike by chance."""
@@ -122,6 +124,8 @@ def most_alike(
     asked = [np.quantile(one, LEVELS) for one in around.of_asked]
     single: Groups = tuple(range(around.n_modes))
     found: dict[Groups, float] = {single: _difference(around, single, asked, seed)}
+    if found[single] < MIN_DIFFERENCE:
+        return Pattern(difference=found[single], difference_of_single=found[single])
     for groups in whole:
         if around.share_without(groups) >= MIN_WHOLE_SHARE:
             found[groups] = _difference(around, groups, asked, seed)
