@@ -184,12 +184,12 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         columns = self._columns(X, least=2)
         validate_data(self, X, y, skip_check_array=True)
         names = [str(name) for name in getattr(self, "feature_names_in_", [f"x{n}" for n in range(len(columns))])]
-        return self._fit_tensor(frame_to_tensor(*self._observed(columns, names, y)).tensor)
+        tensor = frame_to_tensor(*self._observed(columns, names, y)).tensor
+        return self._fit_tensor(tensor, None if queries is None else self._asked(queries, tensor.modes))
 
-    def _fit_tensor(self, tensor: SparseTensor) -> TensorCompleter:
+    def _fit_tensor(self, tensor: SparseTensor, asked: Asked | None = None) -> TensorCompleter:
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         self.modes_: tuple[Mode, ...] = tensor.modes
-        asked = None if queries is None else self._asked(queries, tensor.modes)
         if self.rank == "auto":
             return self._search(tensor, seed, asked)
         if self.budget_fits is not None:
