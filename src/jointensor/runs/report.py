@@ -84,7 +84,7 @@ def write_run_report(
         "mask": None if mask is None else mask_facts(mask),
         "components": component_facts(predictor.model, tensor.modes),
         "filled": filled_facts(predictor, tensor),
-        "series": series_facts(predictor, tensor, model, (indices, values)) if entries is None else None,
+        "series": series_facts(predictor, tensor, judged.predictor, judged.entries) if entries is None else None,
     }
     if entries is not None:
         facts["data"] |= {"entries": entries, "density": entries / math.prod(tensor.shape)}
