@@ -276,4 +276,6 @@ def _share(
         return (mixed - truth) ** 2
 
     best = ErrorProducts.of({NAME: default, OTHERS: rest}, truth).best_weights(settings).get(NAME, 0.0)
-    return 0.5 if within_standard_errors(errors(0.5) - errors(best), settings.even_mix_tolerance) else best
+    even, least = errors(0.5), errors(best)
+    near = within_standard_errors(even - least, settings.even_mix_tolerance)
+    return 0.5 if near and even.mean() <= (1 + settings.max_even_mix_loss) * least.mean() else best

@@ -62,6 +62,10 @@ class SearchSettings:
     """Standard errors by which a weight of the default fit must validate better than one half to be taken: the default
     fit chose its epochs by the same entries, which favour it a little."""
 
+    max_even_mix_loss: float = 0.005
+    """Share of the squared error that one half may cost all the same: where the other members had no time, the default
+    fit is better by more than that, and heavy tails hide it."""
+
     # --- residual models
     max_tabulated_share: float = 0.5
     """Weight of members with tables from which tables of residuals are not tried on small tensors: refitted tables know
