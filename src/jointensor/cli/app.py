@@ -418,31 +418,39 @@ def select(
 @app.command()
 def reproduce(
     name: Annotated[
-        str, typer.Argument(help="table1, figure2, figure3, table2, table3, figure4, table4, figure5 or claims.")
+        str,
+        typer.Argument(
+            help="table1, figure2, figure3, table2, table3, figure4, table4, figure5, claims; or all of them."
+        ),
     ],
-    out: Annotated[Path, typer.Option(help="Folder for fits, tables and pictures; finished fits are kept.")],
+    out: Annotated[Path, typer.Option(help="Folder for the records of fits, and for pages; finished fits are kept.")],
     data: Annotated[Path | None, typer.Option(help="Folder with the tensors.", metavar="FOLDER")] = None,
+    pages: Annotated[
+        Path | None, typer.Option(help="Folder for pages and pictures, instead of --out.", metavar="FOLDER")
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Small generated tensors and short fits, as a check that it runs.")
     ] = False,
-    seeds: Annotated[int, typer.Option(help="Seeds of every fit.", min=1)] = 3,
-    seeds_large: Annotated[
-        int | None, typer.Option(help="Seeds of fits to more than 500,000 entries; as --seeds if not given.", min=1)
-    ] = None,
+    seeds: Annotated[int, typer.Option(help="Seeds of every fit.", min=1)] = 5,
+    seeds_large: Annotated[int, typer.Option(help="Seeds of fits to more than 500,000 entries.", min=1)] = 3,
     only: Annotated[
         str | None, typer.Option(help="Data sets, by the paper's names: Facebook,NeurIPS.", metavar="NAMES")
     ] = None,
+    teacher: Annotated[
+        str, typer.Option(help="How figure2 draws its planted networks: scaled, or small and as drawn.")
+    ] = "scaled",
     device: a.Device = "auto",
     budget: Annotated[float | None, typer.Option(help="Seconds for one fit.", min=0)] = None,
     jobs: Annotated[int, typer.Option(help="Fits at a time.", min=1)] = 1,
     finished: Annotated[
-        bool, typer.Option("--finished", help="Write the page from the finished fits; fit nothing.")
+        bool, typer.Option("--finished", help="Write pages from the records that are there; fit nothing.")
     ] = False,
     quiet: a.Quiet = False,
     json: a.Json = False,
 ) -> None:
     """Repeat an experiment of the paper: our figures beside its own, and whether its claims hold."""
     from jointensor.cli.screen import Screen
+    from jointensor.reproduce.experiments import EVERY, reproduce_all
     from jointensor.reproduce.experiments import reproduce as run_experiment
     from jointensor.reproduce.paper import DATASETS
     from jointensor.reproduce.study import Setting
@@ -450,13 +458,13 @@ def reproduce(
     screen = Screen(quiet=quiet, json=json)
     chosen = DATASETS if only is None else tuple(one.strip() for one in only.split(","))
     setting = Setting(
-        out, data, quick=quick, seeds=seeds, seeds_large=seeds_large, datasets=chosen, device=device, budget=budget,
-        jobs=jobs, finished=finished,
+        out, data, pages, quick=quick, seeds=seeds, seeds_large=seeds_large, datasets=chosen, teacher=teacher,
+        device=device, budget=budget, jobs=jobs, finished=finished,
         on_fit=lambda record, done, total: screen.note(f"{done} of {total}: {record['model']}"),
     )  # fmt: skip
-    outcome, page = run_experiment(name, setting)
-    screen.outcome(outcome)
-    screen.note(f"page: {page}")
+    for outcome, page in reproduce_all(setting) if name == EVERY else [run_experiment(name, setting)]:
+        screen.outcome(outcome)
+        screen.note(f"page: {page}")
 
 
 @app.command()

@@ -36,7 +36,8 @@ def make_joint(
     network: Network | None = None,
     *,
     observed: float | int = 0.2,
-    ratio: float = 1.0,
+    ratio: float | None = 1.0,
+    spread: float = 1.0,
     noise: float = 0.0,
     seed: int = 0,
 ) -> tuple[SparseTensor, Truth]:
@@ -47,13 +48,16 @@ def make_joint(
     shape
         Size of every mode.
     rank
-        ``(R, F)``; all factors are standard normal.
+        ``(R, F)``; multilinear factors are standard normal, nonlinear ones normal.
     network
         f; not needed when F = 0.
     observed
         Share of cells that is observed, or their number.
     ratio
-        Standard deviation of the nonlinear part, relative to that of the multilinear part.
+        Standard deviation of the nonlinear part, relative to that of the multilinear part; ``None``: as the network
+        gives it.
+    spread
+        Standard deviation of the nonlinear factors.
     noise
         Standard deviation of the noise, relative to that of the noiseless values.
     seed
@@ -61,7 +65,7 @@ def make_joint(
     """
     rng = np.random.default_rng(seed)
     linear = tuple(rng.standard_normal((size, rank[0])) for size in shape)
-    nonlinear = tuple(rng.standard_normal((size, rank[1])) for size in shape)
+    nonlinear = tuple(spread * rng.standard_normal((size, rank[1])) for size in shape)
     entries = int(observed) if isinstance(observed, int | np.integer) else round(observed * math.prod(shape))
     indices = draw_cells(shape, entries, rng)
     g = np.ones((entries, rank[0]))
@@ -73,7 +77,8 @@ def make_joint(
         if network is None:
             raise ConfigError(f"F = {rank[1]} nonlinear components need a network")
         f = network(np.stack([t[c] for t, c in zip(nonlinear, indices.T, strict=True)], axis=1))
-        f = f * (ratio * (multilinear.std() if rank[0] else 1.0) / f.std())
+        if ratio is not None:
+            f = f * (ratio * (multilinear.std() if rank[0] else 1.0) / f.std())
     values = multilinear + f
     values = values + noise * values.std() * rng.standard_normal(entries)
     return SparseTensor(indices, values, tuple(shape)), Truth(linear, nonlinear, multilinear, f)

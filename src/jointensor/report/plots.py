@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import groupby
+from typing import Literal
 
 from jointensor.report.settings import SETTINGS
 
@@ -316,26 +317,45 @@ def _size(span: float) -> float:
 STYLE = (
     "text{font:11px system-ui,sans-serif;fill:#4d5b69}.end{text-anchor:end}.middle{text-anchor:middle}"
     ".grid{stroke:#dde3ea}.axis{stroke:#8794a1}.line{fill:none;stroke-width:1.8}"
-    ".k0{stroke:#1a6985;fill:#1a6985}.k1{stroke:#a8431f;fill:#a8431f}.k2{stroke:#2f7d32;fill:#2f7d32}.line{fill:none}"
+    ".k0{stroke:#1a6985;fill:#1a6985}.k1{stroke:#a8431f;fill:#a8431f}.k2{stroke:#2f7d32;fill:#2f7d32}.line{fill:none}.bar{fill:#1a6985}"
 )
 """Style of drawings in files of their own."""
+FILE_SIZE = (480, 280)
+"""Of a drawing in a file of its own."""
+XML_NAMESPACE = '<svg xmlns="http://www.w3.org/2000/svg" '
 
 
-def lines_as_svg(lines: dict[str, list[tuple[float, float]]], title: str) -> str:
-    """Named lines in one file of their own."""
+def lines_as_svg(
+    lines: Mapping[str, Sequence[tuple[float, float]]],
+    title: str,
+    *,
+    kinds: Mapping[str, Literal["line", "dots"]] | None = None,
+) -> str:
+    """Named lines in one file of their own; each with its points, unless ``kinds`` says which of the two."""
     points = [point for one in lines.values() for point in one]
     if not points:
         points = [(0.0, 0.0)]
     xs, ys = [x for x, _ in points], [y for _, y in points]
     room = 0.08 * _size(max(ys) - min(ys))
-    size = (480, 280)
-    plot = Plot((min(xs), max(xs)), (min(ys) - room, max(ys) + room), titles=(title, ""), size=size)
+    plot = Plot((min(xs), max(xs)), (min(ys) - room, max(ys) + room), titles=(title, ""), size=FILE_SIZE)
     for k, (name, one) in enumerate(lines.items()):
-        if len(one) > 1:
+        kind = (kinds or {}).get(name)
+        if len(one) > 1 and kind != "dots":
             plot.line(one, f"k{k % 3}")
-        plot.dots(one, f"k{k % 3}", 3)
+        if kind != "line":
+            plot.dots(one, f"k{k % 3}", 3 if kind is None else 2)
         plot.parts.append(
             f'<text x="{plot.left + 8 + 110 * k}" y="12" class="k{k % 3}" stroke="none">{escape(name)}</text>'
         )
-    inside = f"<style>{STYLE}</style>" + "".join(plot.parts)
-    return _wrap(inside, title, size).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    return _in_a_file(plot.svg(title))
+
+
+def bars_as_svg(rows: Sequence[tuple[str, float]], title: str) -> str:
+    """A bar for every label, in a file of its own."""
+    return _in_a_file(bars(rows, title, width=FILE_SIZE[0]))
+
+
+def _in_a_file(svg: str) -> str:
+    """A drawing with the style that a page would give it."""
+    start, _, inside = svg.partition(">")
+    return f"{start.replace('<svg ', XML_NAMESPACE, 1)}><style>{STYLE}</style>{inside}"

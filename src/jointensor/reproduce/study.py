@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any, Literal, get_args
 
 import numpy as np
 from scipy.stats import t as student
 
-from jointensor.atomic import write_json, write_text
+from jointensor.atomic import sha256, write_text
+from jointensor.bench.records import Record, kept, origin, provenance, read_record, records_in
 from jointensor.data.formats import read_tensor
 from jointensor.data.formats.npz import write as write_npz
 from jointensor.data.synthetic import make_joint
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError, DataError
 from jointensor.reproduce.paper import DATASETS
-from jointensor.runs.compare import CompareConfig, OnFit, compare, finished_rows
-from jointensor.runs.folder import environment, read_object
+from jointensor.runs.compare import CompareConfig, OnFit, check_comparison, make_fits
+from jointensor.runs.compare_table import rows_of
+from jointensor.runs.config import Listener
 from jointensor.runs.model_specs import parse_model
 
 STAND_INS = {
@@ -37,6 +39,8 @@ STAND_INS = {
 
 LARGE = 500_000
 """Entries of a tensor whose fits take long, and differ little from seed to seed."""
+SEEDS, SEEDS_LARGE = 5, 3
+"""Seeds of a fit, and of one to a large tensor: intervals of fewer decide hardly anything."""
 
 CUT = "ᵗ"
 CUT_NOTE = f"{CUT} At least one fit ended before it had converged: by its number of epochs, or by `--budget`."
@@ -52,15 +56,19 @@ class Setting:
     Parameters
     ----------
     out
-        Folder for fits, tables and pictures; what is finished there is not run again.
+        Folder for the records of fits, and for pages and pictures; what is finished there is not run again.
     data
-        Folder with the tensors; none are needed with ``quick``.
+        Folder with the tensors; none are needed with ``quick``, nor for what is finished.
+    pages
+        Folder for pages and pictures, instead of ``out``.
     quick
         Small generated tensors and short training: shows that it runs, and nothing else.
     seeds, seeds_large
-        Seeds of every fit; ``seeds_large``, if given, of fits to tensors of more than ``LARGE`` entries.
+        Seeds of every fit, and of fits to tensors of more than ``LARGE`` entries.
     datasets
         Of the paper, by its names.
+    teacher
+        How planted networks are drawn; see :data:`jointensor.reproduce.planted.TEACHERS`.
     budget
         Seconds for one fit.
     finished
@@ -69,10 +77,12 @@ class Setting:
 
     out: Path
     data: Path | None = None
+    pages: Path | None = None
     quick: bool = False
-    seeds: int = 3
-    seeds_large: int | None = None
+    seeds: int = SEEDS
+    seeds_large: int = SEEDS_LARGE
     datasets: tuple[str, ...] = DATASETS
+    teacher: str = "scaled"
     device: str = "auto"
     budget: float | None = None
     jobs: int = 1
@@ -98,7 +108,29 @@ class Setting:
     def compared(
         self, name: str, dataset: str, models: Sequence[str], recipe: str = "paper", seeds: int | None = None
     ) -> dict[str, Any]:
-        """Rows of a comparison on one tensor, by model; finished fits are kept."""
+        """Rows of a comparison on one tensor, by model; its records lie in a folder of this name."""
+        folder = self.out / name / dataset
+        if not self.finished:
+            self._fit(dataset, models, recipe, seeds, folder)
+        records = [one for one in records_in(folder, failed=True) if one["model"] in models]
+        return {row["model"]: row for row in rows_of(models, records)}
+
+    def kept(self, name: str, compute: Callable[[], Record]) -> Record | None:
+        """A record that is made once and read from then on; ``None`` where it is not to be made."""
+        path = self.out / f"{name}.json"
+        return read_record(path) if self.finished else kept(path, compute)
+
+    def records(self, name: str) -> list[Record]:
+        """All records of an experiment."""
+        return records_in(self.out / name, "**/*.json", failed=True)
+
+    def checksum(self, dataset: str) -> dict[str, str]:
+        """Name of the file of a tensor, and SHA-256 of its bytes."""
+        path = self.source(dataset)
+        return {path.name: sha256(path)}
+
+    def _fit(self, dataset: str, models: Sequence[str], recipe: str, seeds: int | None, folder: Path) -> None:
+        """Make the records that are not there yet; refuse those that were made in another way."""
         config = CompareConfig(
             folds="random",  # as in the paper
             source=str(self.source(dataset).resolve()),
@@ -109,34 +141,24 @@ class Setting:
             device=self.device,
             budget=self.budget,
         )
-        out = self.out / "cells" / f"{name}-{dataset}"
-        rows = finished_rows(config, out) if self.finished else compare(config, out, jobs=self.jobs, on_fit=self.on_fit)
-        return {row["model"]: row for row in rows}
-
-    def kept(self, name: str, compute: Any) -> Any:
-        """A result that is computed once and read from then on; ``None`` where it is not to be computed."""
-        path = self.out / "cells" / f"{name}.json"
-        if not path.exists() and self.finished:
-            return None
-        if not path.exists():
-            found = {"found": compute(), "environment": environment()}
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(path, found)
-        return read_object(path)["found"]
-
-    def machines(self, name: str) -> list[str]:
-        """Versions and machines that the fits of an experiment were computed with."""
-        cells = self.out / "cells"
-        made = [read_object(path) for path in sorted(cells.glob(f"{name}-*/environment.json"))]
-        made += [read_object(path)["environment"] for path in sorted(cells.glob(f"{name}-*.json"))]
-        return sorted({_described(one) for one in made or [environment()]})
+        how = {
+            "data": self.checksum(dataset), "recipe": recipe, "changes": config.recipe_changes, "budget": self.budget,
+        }  # fmt: skip
+        for one in records_in(folder):
+            for key, value in how.items():
+                if one.get(key) != value:
+                    raise ConfigError(
+                        f"records in {folder} were made with {key} {one.get(key)}, not {value}; remove them, "
+                        "or give another --out"
+                    )
+        check_comparison(config, self.jobs, Listener())
+        folder.mkdir(parents=True, exist_ok=True)
+        make_fits(config, folder, jobs=self.jobs, on_fit=self.on_fit, facts=provenance() | how)
 
     def _seeds(self, dataset: str) -> int:
         if self.quick:
             return 1
-        if self.seeds_large is not None and len(self.tensor(dataset)) > LARGE:
-            return self.seeds_large
-        return self.seeds
+        return self.seeds_large if len(self.tensor(dataset)) > LARGE else self.seeds
 
     def _generated(self, dataset: str) -> Path:
         path = self.out / "data" / f"{dataset}.npz"
@@ -168,8 +190,8 @@ class Outcome:
     rows: Sequence[Sequence[str]]
     findings: Sequence[Finding] = ()
     notes: Sequence[str] = ()
-    lines: dict[str, dict[str, list[tuple[float, float]]]] = field(default_factory=dict)
-    """Pictures: a title, and points of every named line."""
+    pictures: dict[str, str] = field(default_factory=dict)
+    """SVG drawings by their titles."""
 
 
 def answered(claim: str, won: int, total: int, because: str) -> Finding:
@@ -208,6 +230,23 @@ def below(one: dict[str, Any], other: dict[str, Any]) -> Verdict:
     return "yes" if difference < -half else "no" if difference > half else "not decided"
 
 
+def below_in_pairs(pairs: Sequence[tuple[float, float]]) -> tuple[Verdict, str]:
+    """Whether the first of two errors of a tensor is the lower one, by the interval for its mean relative change.
+
+    Changes are averaged as logarithms, so that a tensor counts alike whatever its scale.
+    """
+    lower = f"lower on {sum(a < b for a, b in pairs)} of {len(pairs)} tensors"
+    changes = [math.log(a / b) for a, b in pairs]
+    if len(changes) < 2:
+        return "not decided", lower
+    half = float(student.ppf((1 + LEVEL) / 2, len(changes) - 1)) * stdev(changes) / math.sqrt(len(changes))
+    low, high = fmean(changes) - half, fmean(changes) + half
+    interval = (
+        f"{lower}; mean change {math.expm1(fmean(changes)):+.1%}, {math.expm1(low):+.1%} to {math.expm1(high):+.1%}"
+    )
+    return "yes" if high < 0 else "no" if low > 0 else "not decided", interval
+
+
 def all_of(verdicts: Iterable[Verdict]) -> Verdict:
     """Whether every one is a yes; no as soon as one is a no."""
     found = list(verdicts)
@@ -223,24 +262,37 @@ def decided(claim: str, verdicts: Sequence[Verdict], because: str) -> Finding:
     return Finding(claim, answer, f"{', '.join(counts)} of {len(verdicts)}: {because}")
 
 
-def _described(made: dict[str, Any]) -> str:
-    where = made["gpu"] or f"{made['cpus']} CPU cores"
-    return f"jointensor {made['jointensor']}, torch {made['packages']['torch']}, {where}"
-
-
-def as_markdown(outcome: Outcome, name: str, machines: Sequence[str]) -> str:
-    """The page of an experiment."""
+def as_markdown(outcome: Outcome, name: str, source: str = "") -> str:
+    """The page of an experiment; ``source`` says where its figures come from."""
     text = [f"# {outcome.title}", "", _table(outcome.header, outcome.rows)]
     if outcome.findings:
         rows = [(one.claim, one.answer, one.because) for one in outcome.findings]
         text += ["", _table(("claim of the paper", "answer", "because"), rows)]
     cut = any(cell.endswith(CUT) or f"{CUT} " in cell for row in outcome.rows for cell in row)
-    text += [""] + [f"- {note}" for note in [*outcome.notes, *([CUT_NOTE] if cut else [])]]
-    text += [f"- ![{title}]({name}-{k}.svg)" for k, title in enumerate(outcome.lines)]
-    day = datetime.now(UTC).date().isoformat()
-    words = " ".join(["jointensor", *map(str, sys.argv[1:])])
-    text += ["", f"`{words}`, {day}; {'; '.join(machines)}."]
+    notes = [f"- {note}" for note in [*outcome.notes, *([CUT_NOTE] if cut else [])]]
+    text += ["", *notes] if notes else []
+    for title in outcome.pictures:
+        text += ["", f"![{title}]({picture_name(name, title)})"]
+    text += ["", source] if source else []
     return "\n".join(text) + "\n"
+
+
+def picture_name(page: str, title: str) -> str:
+    """File of a picture: the page, and the words of the title."""
+    return f"{page}-{'-'.join(re.findall('[a-z0-9]+', title.lower()))}.svg"
+
+
+def source_of(name: str, setting: Setting) -> str:
+    """The command of a page, and commits and machines of its records."""
+    options = [f"--teacher {setting.teacher}"] * (setting.teacher != "scaled") + ["--quick"] * setting.quick
+    command = " ".join(["jointensor reproduce", name, *options])
+    records = setting.records(page_name(name, setting))
+    return f"`{command}`. {origin(records)}" if records else f"`{command}`, from the paper's own figures."
+
+
+def page_name(name: str, setting: Setting) -> str:
+    """Of the page of an experiment, without an ending; and of the folder of its records."""
+    return name if name != "figure2" or setting.teacher == "scaled" else f"{name}-{setting.teacher}"
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -250,14 +302,12 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def write_outcome(outcome: Outcome, setting: Setting, name: str) -> Path:
     """The page and its pictures; returns where the page is."""
-    from jointensor.report.plots import lines_as_svg  # noqa: PLC0415 - only where there are pictures
-
-    path = setting.out / f"{name}.md"
-    setting.out.mkdir(parents=True, exist_ok=True)
-    for k, (title, lines) in enumerate(outcome.lines.items()):
-        write_text(setting.out / f"{name}-{k}.svg", lines_as_svg(lines, title))
-    write_text(path, as_markdown(outcome, name, setting.machines(name)))
-    return path
+    page, folder = page_name(name, setting), setting.pages or setting.out
+    folder.mkdir(parents=True, exist_ok=True)
+    for title, drawing in outcome.pictures.items():
+        write_text(folder / picture_name(page, title), drawing)
+    write_text(folder / f"{page}.md", as_markdown(outcome, page, source_of(name, setting)))
+    return folder / f"{page}.md"
 
 
 def figure(row: dict[str, Any] | None, key: str = "rmse", digits: int = 4) -> str:

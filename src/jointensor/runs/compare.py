@@ -15,7 +15,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field
@@ -122,10 +122,8 @@ def compare(
         If the folder belongs to another comparison, or a worker died.
     """
     listener = listener or Listener()
-    if jobs < 1:
-        raise ConfigError(f"jobs is {jobs}, it must be at least 1")
     options = options_of(config)
-    _check(config, listener)
+    check_comparison(config, jobs, listener)
     if (out / CONFIG).exists():
         _check_same(out, options)
     else:
@@ -133,14 +131,36 @@ def compare(
         (out / CELLS).mkdir()
         write_json(out / CONFIG, options)
         write_json(out / ENVIRONMENT, environment())
-    _fill(out, config, jobs, listener, on_fit)
+    make_fits(config, out / CELLS, jobs=jobs, listener=listener, on_fit=on_fit)
     return _write_results(out, config, listener)
 
 
-def finished_rows(config: CompareConfig, out: Path) -> list[dict[str, Any]]:
-    """Rows of the fits that a comparison has so far; nothing is fitted. A model without a fit has no figures."""
-    records = [_record(_fit_file(out, config, planned)) for planned in planned_fits(config)]
-    return rows_of(config.models, [record for record in records if record])
+def make_fits(
+    config: CompareConfig,
+    folder: Path,
+    *,
+    jobs: int = 1,
+    listener: Listener | None = None,
+    on_fit: OnFit | None = None,
+    facts: Mapping[str, Any] | None = None,
+) -> None:
+    """Make the fits of a comparison that are not in a folder yet, one file each.
+
+    Parameters
+    ----------
+    facts
+        Written with every fit that is made: where it comes from.
+    """
+    every = planned_fits(config)
+    records = [_record(_fit_file(folder, config, planned)) for planned in every]
+    to_run = [planned for planned, record in zip(every, records, strict=True) if not record or "error" in record]
+    before = len(every) - len(to_run)
+    if before and listener is not None:
+        listener.on_note(f"{before} of {len(every)} fits are there already")
+    for done, (planned, record) in enumerate(_run_all(config, to_run, min(jobs, len(to_run) or 1)), before + 1):
+        write_json(_fit_file(folder, config, planned), {**record, **(facts or {})})
+        if on_fit is not None:
+            on_fit(record, done, len(every))
 
 
 def _check_same(out: Path, options: dict[str, Any]) -> None:
@@ -153,8 +173,10 @@ def _check_same(out: Path, options: dict[str, Any]) -> None:
             )
 
 
-def _check(config: CompareConfig, listener: Listener) -> None:
+def check_comparison(config: CompareConfig, jobs: int, listener: Listener) -> None:
     """Make every model once, so that one that cannot be made is known before an hour of training."""
+    if jobs < 1:
+        raise ConfigError(f"jobs is {jobs}, it must be at least 1")
     specs = parse_models(config.models)
     for name in ("seeds", "split_seeds"):
         if getattr(config, name) < 1:
@@ -175,19 +197,6 @@ def _check(config: CompareConfig, listener: Listener) -> None:
             check_fit(spec.make(reading.tensor.shape, recipe), parts, recipe)
         elif spec.baseline == "interp" and not modes_to_interpolate(reading.tensor):
             raise ConfigError(NO_ORDERED_MODE)
-
-
-def _fill(path: Path, config: CompareConfig, jobs: int, listener: Listener, on_fit: OnFit | None) -> None:
-    every = planned_fits(config)
-    records = [_record(_fit_file(path, config, planned)) for planned in every]
-    to_run = [planned for planned, record in zip(every, records, strict=True) if not record or "error" in record]
-    before = len(every) - len(to_run)
-    if before:
-        listener.on_note(f"{before} of {len(every)} fits are there already")
-    for done, (planned, record) in enumerate(_run_all(config, to_run, min(jobs, len(to_run) or 1)), before + 1):
-        write_json(_fit_file(path, config, planned), record)
-        if on_fit is not None:
-            on_fit(record, done, len(every))
 
 
 def _run_all(config: CompareConfig, fits: list[ComparedFit], jobs: int) -> Iterator[tuple[ComparedFit, dict[str, Any]]]:
@@ -332,9 +341,9 @@ def _joint(config: CompareConfig, spec: ModelSpec, seed: int, parts: Split, bias
     }
 
 
-def _fit_file(path: Path, config: CompareConfig, planned: ComparedFit) -> Path:
+def _fit_file(folder: Path, config: CompareConfig, planned: ComparedFit) -> Path:
     name = re.sub(r"[^A-Za-z0-9.=-]+", "_", config.models[planned.number])[:80]
-    return path / CELLS / f"{planned.number:02d}-{name}-split{planned.split_seed}-seed{planned.seed}.json"
+    return folder / f"{planned.number:02d}-{name}-split{planned.split_seed}-seed{planned.seed}.json"
 
 
 def _record(file: Path) -> dict[str, Any]:
@@ -346,7 +355,8 @@ def _record(file: Path) -> dict[str, Any]:
 
 
 def _write_results(path: Path, config: CompareConfig, listener: Listener) -> list[dict[str, Any]]:
-    rows = finished_rows(config, path)
+    records = [_record(_fit_file(path / CELLS, config, planned)) for planned in planned_fits(config)]
+    rows = rows_of(config.models, [record for record in records if record])
     write_text(path / "results.csv", as_csv(rows))
     write_text(path / "results.md", as_markdown(rows))
     try:
