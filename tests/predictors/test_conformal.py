@@ -1,13 +1,16 @@
 """Intervals: coverage on fresh entries, width where the noise differs, labels that were not seen, small samples."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jointensor.predictors.conformal import SETTINGS, HeldOut, calibrate
+from jointensor.predictors import conformal
+from jointensor.predictors.conformal import LEVELS as RECORDED
+from jointensor.predictors.conformal import SETTINGS, Calibration, HeldOut, _below, _quantiles, calibrate
 
 SHAPE = (30, 25, 40)
 LEVELS = (0.5, 0.8, 0.9, 0.95)
@@ -312,3 +315,138 @@ def test_scales_are_fitted_to_other_groups_than_quantiles():
     for row, half in zip(mixed.indices[:, :2].tolist(), (groups % 2).tolist(), strict=True):
         halves.setdefault(tuple(row), set()).add(half)
     assert all(len(one) == 1 for one in halves.values())
+
+
+@pytest.mark.parametrize(("entries", "groups"), [(399, 1), (400, 2), (1000, 5), (4500, 20)])
+def test_groups_of_predicted_values_are_equally_large(entries, groups):
+    (cells, predicted, residuals), _ = drawn(alike, entries)
+    calibration = calibrated(cells, predicted, residuals)
+    edges = np.quantile(predicted, [k / groups for k in range(1, groups)])
+    np.testing.assert_allclose(calibration.edges, edges, rtol=1e-12)
+    assert calibration.quantiles.shape == (groups + 1, SETTINGS.n_quantiles)
+    assert calibration.shape == SHAPE
+
+
+def test_no_more_residuals_are_used_than_allowed(monkeypatch):
+    old, _ = drawn(by_label, 900)
+    assert len(calibrated(*old).edges) == 3
+    monkeypatch.setattr(conformal, "SETTINGS", replace(SETTINGS, max_residuals=300))
+    assert len(calibrated(*old).edges) == 0  # one group of 200 entries or more
+
+
+def test_a_lower_level_is_used_for_labels_that_were_seen_only():
+    """Where more entries were inside than asked for; by 0.1, here."""
+    spaced = np.linspace(0, 1, SETTINGS.n_quantiles)
+    rows = np.stack([spaced] * 3)
+    held = np.minimum(RECORDED + 0.1, 1.0)
+    calibration = Calibration(np.array([0.0]), None, rows, (5, 5), np.full(3, 0.5), held)
+    cells = np.zeros((3, 2), dtype=int)
+    ends = calibration.interval(cells, np.array([-1.0, 1.0, 1.0]), 0.5, np.array([False, False, True]))
+    # 0.05 of the misses are covered nevertheless
+    np.testing.assert_allclose(np.diff(ends, axis=1)[:, 0], [0.45, 0.45, 0.5], atol=1e-9)
+    plain = replace(calibration, held=RECORDED.copy()).interval(cells, np.zeros(3), 0.5, no(cells))
+    np.testing.assert_allclose(np.diff(plain, axis=1)[:, 0], 0.5, atol=1e-9)
+
+
+@pytest.mark.parametrize("bounds", [(-math.inf, math.inf), (-0.5, 1.0)])
+@pytest.mark.parametrize("noise", [alike, by_label])
+def test_shares_that_are_recorded_are_those_of_fresh_entries(noise, bounds):
+    """Counted again, entry by entry, from intervals that do not use what was recorded."""
+    old, (cells, predicted, residuals) = drawn(noise, 1500, seed=2)
+    fresh = HeldOut(cells, predicted, residuals, no(cells))
+    calibration = calibrate(HeldOut(*old, no(cells)), SHAPE, fresh, bounds=bounds)
+    assert (calibration.scale is not None) == (noise is by_label)
+    raw = replace(calibration, held=np.zeros(len(RECORDED)))  # never enough: the level itself is used
+    group, values = np.searchsorted(calibration.edges, predicted), predicted + residuals
+    for at in (0, 20, 100, 150, 198):
+        ends = np.clip(raw.interval(cells, predicted, RECORDED[at], no(cells)), *bounds)
+        within = (values >= ends[:, 0] - 1e-6) & (values <= ends[:, 1] + 1e-6)
+        sizes = [np.sum(group == k) for k in range(len(calibration.edges) + 1)]
+        counted = sum(within[group == k].sum() * n / (n + 1) for k, n in enumerate(sizes))
+        assert calibration.held[at] == pytest.approx(counted / len(values), abs=2e-3)
+
+
+def test_entries_that_were_left_out_together_do_not_size_each_other():
+    """Errors of a group have one size. A new group has it from none of its labels."""
+    rng = np.random.default_rng(0)
+    member = np.repeat(np.arange(1000), 4)
+    cells = np.column_stack([member, np.tile(np.arange(4), 1000)])
+    residuals = np.exp(rng.normal(0, 1.5, 1000))[member] * rng.choice([-1.0, 1.0], 4000)
+    left_out = HeldOut(cells, np.zeros(4000), residuals, no(cells))
+    assert calibrate(left_out, (1000, 4)).scale is not None  # as if every entry were on its own
+    together = calibrate(left_out._replace(together=member), (1000, 4))
+    sizes = np.exp(rng.normal(0, 1.5, 4000)) * rng.choice([-1.0, 1.0], 4000)
+    ends = together.interval(np.full((4000, 2), -1), np.zeros(4000), 0.9, no(cells))
+    assert abs(np.mean((ends[:, 0] <= sizes) & (sizes <= ends[:, 1])) - 0.9) < 0.03
+
+
+def test_every_group_of_predicted_values_has_its_own_share_of_misses_below():
+    """The lower half of the predictions is of values that are often the smallest one."""
+    rng = np.random.default_rng(0)
+    cells = np.stack(np.unravel_index(rng.permutation(40_000), (40, 40, 25)), axis=1)
+    predicted = rng.uniform(1.0, 3.0, 40_000)
+    values = np.where((predicted < 2) & (rng.random(40_000) < 0.3), 0.5, predicted + rng.normal(0, 0.1, 40_000))
+    left_out = HeldOut(cells, predicted, values - predicted, no(cells))
+    below = calibrate(left_out, (40, 40, 25), bounds=(0.5, math.inf)).below
+    assert below[:9].tolist() == [0.0] * 9
+    assert below[11:20].tolist() == [0.5] * 9
+
+
+def share_below(values, bounds=(-math.inf, math.inf), residuals=None):
+    """Of entries with these values, and residuals that are all different unless they are given."""
+    if residuals is None:
+        residuals = np.random.default_rng(0).permutation(np.linspace(-1, 1, len(values)))
+    entries = HeldOut(np.zeros((len(values), 1), int), values - residuals, residuals, np.zeros(len(values), bool))
+    quantiles = np.quantile(residuals, np.linspace(0, 1, SETTINGS.n_quantiles))
+    return _below(quantiles, entries, bounds)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+def test_misses_lie_on_the_side_where_values_are_not_all_equal(scale):
+    """A tail of 5 % is enough, of 1000 entries at least; rounding does not part equal values."""
+    other = np.linspace(0.3, 0.7, 950) * scale
+    smallest, largest = np.full(50, 0.1 * scale * (1 + 1e-8)), np.full(50, 0.9 * scale * (1 - 1e-8))
+    bounds = 0.1 * scale, 0.9 * scale
+    assert share_below(np.concatenate([smallest, other]), bounds) == 0.0
+    assert share_below(np.concatenate([largest, other]), bounds) == 1.0
+    assert share_below(np.concatenate([smallest, largest, other]), bounds) == 0.5
+    assert share_below(np.concatenate([smallest, other]), (-math.inf, math.inf)) == 0.5
+    assert share_below(np.concatenate([smallest[:49], other, other[:1]]), bounds) == 0.5
+    assert share_below(np.concatenate([smallest, other[:949]]), bounds) == 0.5  # 999 entries
+    assert share_below(np.concatenate([smallest * 1.001, other]), bounds) == 0.5  # nearly the smallest is not enough
+
+
+def test_misses_lie_above_where_the_smallest_residuals_are_equal_and_the_other_way_round():
+    spread = np.linspace(-0.9, 0.9, 900)
+    values = np.linspace(0, 1, 1000)
+    assert share_below(values, residuals=np.concatenate([np.full(100, -1.0), spread])) == 0.0
+    assert share_below(values, residuals=np.concatenate([spread, np.full(100, 1.0)])) == 1.0
+
+
+def test_entries_that_all_have_a_new_label_are_calibrated():
+    old, fresh = drawn(alike, 4000)
+    calibration = calibrated(*old, unseen=~no(old[0]))
+    covered, _ = inside(calibration, *fresh, 0.9, ~no(fresh[0]))
+    assert covered.mean() == pytest.approx(0.9, abs=0.03)
+
+
+def test_quantiles_of_a_group_are_its_own_if_it_has_two_entries():
+    rng = np.random.default_rng(0)
+    scaled = rng.normal(size=203)
+    group = np.r_[np.zeros(200, int), 1, 2, 2]
+    rows = _quantiles(scaled, group, no(scaled), 3)
+    overall = np.quantile(scaled, np.linspace(0, 1, SETTINGS.n_quantiles), method="weibull")
+    np.testing.assert_array_equal(rows[1], overall)  # one entry has no quantiles
+    assert rows[2][[0, -1]].tolist() == sorted(scaled[201:])
+    np.testing.assert_allclose(rows[3][[40, 360]], SETTINGS.unseen_factor * overall[[40, 360]])
+
+
+@pytest.mark.parametrize(("cold", "measured"), [(199, False), (200, True)])
+def test_widths_of_new_labels_are_measured_where_enough_were_left_out(cold, measured):
+    scaled = np.random.default_rng(0).normal(size=1000)
+    unseen = np.arange(1000) < cold
+    scaled[unseen] *= 4.0
+    rows = _quantiles(scaled, np.zeros(1000, int), unseen, 1)
+    wanted = scaled[unseen] if measured else SETTINGS.unseen_factor * scaled[~unseen]
+    expected = np.quantile(wanted, [0.1, 0.9], method="weibull")
+    np.testing.assert_allclose(rows[1][[40, 360]], expected)

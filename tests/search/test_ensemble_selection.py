@@ -5,7 +5,13 @@ from itertools import product
 import numpy as np
 import pytest
 
-from jointensor.search.ensemble_selection import ErrorProducts, tolerated_error
+from jointensor.search import ensemble_selection
+from jointensor.search.ensemble_selection import (
+    ErrorProducts,
+    squared_error,
+    tolerated_error,
+    within_standard_errors,
+)
 from jointensor.search.settings import SETTINGS, SearchSettings
 
 STEPS = SETTINGS.selection_steps
@@ -98,3 +104,75 @@ def test_gains_are_what_the_others_alone_lose(seed):
 def test_the_only_member_removes_everything():
     predicted, truth = members(0)
     assert ErrorProducts.of({"m0": predicted["m0"]}, truth).gains({"m0": 1.0}) == {"m0": 1.0}
+
+
+def greedy(predicted, truth, steps, gain):
+    """Ensemble selection from predictions alone: the draw that lowers the error most, as often as it pays."""
+    names, drawn, kept, lowest = list(predicted), [], 1, np.inf
+    for step in range(1, steps + 1):
+        errors = [np.mean((np.mean([predicted[n] for n in [*drawn, name]], axis=0) - truth) ** 2) for name in names]
+        best = int(np.argmin(errors))
+        drawn.append(names[best])
+        if errors[best] < lowest * (1 - gain / step):
+            lowest, kept = errors[best], step
+    return {name: drawn[:kept].count(name) / kept for name in dict.fromkeys(drawn[:kept])}
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 7, 30])
+@pytest.mark.parametrize("gain", [0.0005, 0.1, 0.5])
+def test_weights_are_those_of_the_draws_one_by_one(steps, gain):
+    for seed in range(6):
+        predicted, truth = members(seed, noises=(0.5, 0.55, 0.7, 1.5), entries=60)
+        exact = {name: one.astype(np.float64) for name, one in predicted.items()}
+        settings = SearchSettings(selection_steps=steps, min_selection_gain=gain)
+        found = ErrorProducts.of(predicted, truth).best_weights(settings)
+        assert found == pytest.approx(greedy(exact, truth.astype(np.float64), steps, gain))
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 30, 100])
+def test_products_do_not_depend_on_chunks(monkeypatch, chunk):
+    predicted, truth = members(0, entries=30)
+    errors = np.stack([one.astype(np.float64) - truth for one in predicted.values()])
+    monkeypatch.setattr(ensemble_selection, "CHUNK", chunk)
+    found = ErrorProducts.of(predicted, truth)
+    np.testing.assert_allclose(found.products, errors @ errors.T / 30, rtol=1e-12)
+    np.testing.assert_allclose(
+        ErrorProducts.of({name: one[:1] for name, one in predicted.items()}, truth[:1]).products,
+        np.outer(errors[:, 0], errors[:, 0]),
+    )
+    assert not ErrorProducts.of({name: one[:0] for name, one in predicted.items()}, truth[:0]).products.any()
+
+
+def test_a_member_that_has_an_equal_removes_nothing():
+    """Even where nothing is left to remove."""
+    truth = np.arange(5, dtype=np.float32)
+    errors = ErrorProducts.of({"one": truth, "other": truth, "bad": truth + 1}, truth)
+    assert errors.gains({"one": 1.0}) == {"one": 0.0}
+    assert ErrorProducts.of({"one": truth, "bad": truth + 1}, truth).gains({"one": 1.0}) == {"one": 1.0}
+
+
+def test_of_a_mix_only_the_averaged_part_is_removed():
+    """The variance of a weighted mean has the squares of the weights."""
+    rng = np.random.default_rng(0)
+    truth = np.zeros(4000, dtype=np.float32)
+    both = {name: rng.standard_normal(4000).astype(np.float32) for name in ("a", "b")}
+    errors = ErrorProducts.of(both, truth)
+    settings = SearchSettings(seed_variance_share=0.2, selection_steps=2)
+    assert errors.best_weights(settings) == {"a": 0.5, "b": 0.5}
+    expected = errors.of_mean({"a": 0.5, "b": 0.5}) * (1 - 0.2 * (0.25 * (1 - 1 / 4) + 0.25 * (1 - 1 / 2)))
+    assert errors.expected_error({"a": 4, "b": 2}, settings) == pytest.approx(expected)
+
+
+def test_squares_of_large_values_are_finite():
+    assert squared_error(np.float32([3e30, 1e30]), np.float32([1e30, 1e30])) == pytest.approx(2e60)
+    assert squared_error(np.float32([1.0, 4.0]), np.float32([2.0, 2.0])) == 2.5
+
+
+def test_differences_are_compared_with_their_standard_error():
+    differences = np.array([0.0, 1.0, 2.0, 3.0])  # mean 1.5, standard error 0.559
+    least = 1.5 / (np.std(differences) / 2)
+    assert within_standard_errors(differences, least + 1e-9)
+    assert not within_standard_errors(differences, least - 1e-9)
+    assert not within_standard_errors(differences)
+    assert within_standard_errors(differences - 1.0)
+    assert within_standard_errors(np.zeros(3))
