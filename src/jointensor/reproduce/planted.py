@@ -19,7 +19,7 @@ from jointensor.evaluation.matching import match_factors
 from jointensor.metrics import measure
 from jointensor.models.joint import JointModel
 from jointensor.models.nonlinear.julia import Julia
-from jointensor.training.fit import fit
+from jointensor.training.fit import Fit, fit
 from jointensor.training.recipe import Recipe
 
 
@@ -71,20 +71,21 @@ def julia_network(modes: int, width: int, seed: int, cut: float | None) -> Netwo
 def run_one(
     parts: Split, truth: Truth, recipe: Recipe, rank: tuple[int, int], *, seed: int, device: str = "auto"
 ) -> dict[str, Any]:
-    """Fit one planted tensor and compare with the truth; skill is 1 − RMSE / standard deviation of the test values."""
+    """Fit one planted tensor and compare with the truth."""
     result = fit(JointModel(parts.train.shape, rank), parts, recipe, seed=seed, device=device)
+    order = {"training": recipe.training, "guesses": recipe.guesses, "first": recipe.first}
+    found = [factor.cpu().numpy() for factor in result.model.linear_factors]
+    return {"seed": seed, **order, **compared(result, parts, truth), "components": aligned(found, truth)}
+
+
+def compared(result: Fit, parts: Split, truth: Truth) -> dict[str, Any]:
+    """A fit beside the truth; skill is 1 − RMSE / standard deviation of the test values."""
     figures = measure(result.predict(parts.test.indices), parts.test.values)
     found = [factor.cpu().numpy() for factor in result.model.linear_factors]
-    congruence = match_factors(found, truth.linear_factors).congruence
     return {
-        "seed": seed,
-        "training": recipe.training,
-        "guesses": recipe.guesses,
-        "first": recipe.first,
         "teacher_spread": float(truth.nonlinear.std() / truth.multilinear.std()),
         "teacher_zeros": float(np.mean(truth.nonlinear == 0)),
-        "congruence": [float(c) for c in congruence],
-        "components": aligned(found, truth),
+        "congruence": [float(c) for c in match_factors(found, truth.linear_factors).congruence],
         "rmse": figures.rmse,
         "rfe": figures.rfe,
         "skill": 1 - figures.rmse / float(parts.test.values.std()),

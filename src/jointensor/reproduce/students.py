@@ -1,0 +1,114 @@
+"""Students of a planted network: which training comes near the paper's test RMSE of 0.0012.
+
+The planted network carries 0.3 of the spread of the multilinear part. Every student is a joint model; all of them but
+the wider ones can represent the planted tensor exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from jointensor.data.split import Split
+from jointensor.data.store import Entries
+from jointensor.models.joint import JointModel
+from jointensor.reproduce.planted import TEACHERS, compared, planted
+from jointensor.training.fit import fit
+from jointensor.training.recipe import make_recipe
+
+RATIO = 0.3
+"""Standard deviation of the planted network, relative to that of the multilinear part."""
+
+RANK = (3, 10)
+"""Components of the planted tensor."""
+
+LBFGS_STEPS = 20
+"""Steps of L-BFGS between two looks at the validation entries."""
+
+PATIENCE = 3
+"""Looks without a new best after which L-BFGS ends."""
+
+
+@dataclass(frozen=True)
+class Student:
+    """A model and how it is trained."""
+
+    about: str
+    recipe: str = "paper"
+    changes: dict[str, Any] = field(default_factory=dict)
+    width: int = RANK[1]
+    """F."""
+    network: str = "julia"
+    polish: int = 0
+    """Steps of L-BFGS on all training entries at once, at the end."""
+
+
+LONG = {"refine_epochs": 630, "tolerance": 0.0, "patience": 0, "cycle": 10}
+
+STUDENTS = {
+    "paper": Student("the recipe `paper`"),
+    "small batches": Student("batches of 512 entries", changes={"batch_size": 512}),
+    "large batches": Student("batches of 32,768 entries", changes={"batch_size": 32_768}),
+    "cycles": Student("refinement for 630 epochs, in cycles of a falling learning rate", changes=LONG),
+    "nested": Student("each half alone first", changes={"nested": True}),
+    "nested default": Student("each half alone first, recipe `default`", "default", {"nested": True}),
+    "wide": Student("F = 40", width=40),
+    "wide layer": Student("a hidden layer of 400, not 100", network="julia,hidden=400"),
+    "l-bfgs": Student("500 steps of L-BFGS at the end", polish=500),
+    "nested l-bfgs": Student(
+        "each half alone first, 500 steps of L-BFGS at the end", changes={"nested": True}, polish=500
+    ),
+    "wide l-bfgs": Student("F = 40, 500 steps of L-BFGS at the end", width=40, polish=500),
+}
+"""By name; ``paper`` is what the others are compared with."""
+
+
+def teach(student: Student, size: int, seed: int, device: str, shorter: dict[str, Any]) -> dict[str, Any]:
+    """Train a student on a planted tensor; ``shorter`` are changes of its recipe."""
+    parts, truth = planted(size, RANK, TEACHERS["scaled"], RATIO, seed)
+    recipe = make_recipe(student.recipe, **(student.changes | shorter))
+    model = JointModel(parts.train.shape, (RANK[0], student.width), nonlinear=student.network)
+    result = fit(model, parts, recipe, seed=seed, device=device)
+    if student.polish:
+        descend_at_once(result.model, parts, min(student.polish, LBFGS_STEPS) if shorter else student.polish)
+    return {"size": size, "parameters": model.n_parameters()} | compared(result, parts, truth)
+
+
+def descend_at_once(model: JointModel, parts: Split, steps: int) -> None:
+    """Lower the squared error of all training entries by L-BFGS, and keep what validates best."""
+    device = next(model.parameters()).device
+    train, valid = Entries.of(parts.train, device), Entries.of(parts.valid, device)
+    optimizer = torch.optim.LBFGS(
+        model.parameters(), max_iter=LBFGS_STEPS, history_size=50, line_search_fn="strong_wolfe"
+    )
+
+    def loss_of(entries: Entries) -> torch.Tensor:
+        loss: torch.Tensor = (model(entries.indices) - entries.values).square().mean()
+        return loss
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = loss_of(train)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    def validation() -> float:
+        with torch.no_grad():
+            return float(loss_of(valid))
+
+    lowest, best, since = validation(), _state(model), 0
+    for _ in range(0, steps, LBFGS_STEPS):
+        optimizer.step(closure)  # type: ignore[no-untyped-call]
+        if (now := validation()) < lowest:
+            lowest, best, since = now, _state(model), 0
+        else:
+            since += 1
+        if since == PATIENCE:
+            break
+    model.load_state_dict(best)
+
+
+def _state(model: JointModel) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items()}
