@@ -12,7 +12,8 @@ from jointensor.data.modes import Mode
 from jointensor.data.queries import read_entries, scan_entries
 from jointensor.data.shard_writer import Share, load_shards, write_shards
 from jointensor.data.shards import Shards, read_ahead, save_shard
-from jointensor.data.split import LEFT_OUT, TEST, TRAIN, VALID, SplitAssignment, SplitRule, split
+from jointensor.data.split import LEFT_OUT, TEST, TRAIN, VALID, SplitAssignment, SplitRule, assignment, split
+from jointensor.data.split.assignment import mix, uniform
 from jointensor.data.table_source import scan_table_source
 from jointensor.data.tensor import SparseTensor
 from jointensor.data.values import ValueSummary
@@ -137,6 +138,74 @@ def test_assignments_of_the_first_entries(tmp_path, tensor):
 def test_a_split_that_needs_all_entries_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="needs all entries in memory"):
         _assignment(tmp_path, 10, rule="time:day")
+
+
+@pytest.mark.parametrize("rule", ["first", "first:", "first:0", "first:11", "first:x", "first:-1"])
+def test_a_number_of_first_entries_that_cannot_be_is_refused(tmp_path, rule):
+    with pytest.raises(ConfigError, match="give a number of entries between 1 and 10"):
+        _assignment(tmp_path, 10, rule=rule)
+
+
+@pytest.mark.parametrize("rule", ["standard:3", "", "time:"])
+def test_rules_without_a_meaning_are_refused(tmp_path, rule):
+    with pytest.raises(ConfigError, match="with --memory give standard or first:N"):
+        _assignment(tmp_path, 10, rule=rule)
+
+
+@pytest.mark.parametrize("first", [1, 9, 10])
+def test_entries_after_the_first_are_tested(tmp_path, first):
+    parts = _assignment(tmp_path, 10, rule=f"first:{first}", valid=0.0).of(0, 10)
+    assert parts.tolist() == [TRAIN] * first + [TEST] * (10 - first)
+
+
+@pytest.mark.parametrize(
+    ("rule", "numba", "entry_bytes"), [("standard", True, 1), ("standard", False, 4), ("first:60", True, 4)]
+)
+def test_a_permutation_takes_so_many_bytes_an_entry(tmp_path, monkeypatch, rule, numba, entry_bytes):
+    """With less memory a hash decides. The parts do not depend on how the permutation was made."""
+    if not numba:
+        monkeypatch.setattr(assignment, "find_spec", lambda _: None)
+    how = SplitRule(rule=rule, seed=3)
+    enough = SplitAssignment(how, 100, tmp_path / "parts", 100 * entry_bytes)
+    assert enough.method == "permuted"
+    assert SplitAssignment(how, 100, tmp_path / "hashed", 100 * entry_bytes - 1).method == "hashed"
+    expected = split(SparseTensor(np.arange(100)[:, None] * [1, 1], np.arange(100), (100, 100)), rule=rule, seed=3)
+    parts = enough.of(0, 100)
+    for number, part in ((TRAIN, expected.train), (VALID, expected.valid), (TEST, expected.test)):
+        assert np.flatnonzero(parts == number).tolist() == sorted(part.values.astype(int))
+    assert enough.of(37, 5).tolist() == parts[37:42].tolist()
+
+
+def test_hashes_are_those_of_splitmix64():
+    """Its first numbers from the seed 0 as they are published, and of other seeds in whole numbers of any size."""
+    published = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F, 0xF88BB8A8724C81EC, 0x1B39896A51A8749B]
+    assert mix(np.arange(5, dtype=np.uint64), 0).tolist() == published
+
+    def by_hand(number, seed):
+        z = ((number + 1) * 0x9E3779B97F4A7C15 + seed * 0xD1342543DE82EF95) % 2**64
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+        return z ^ (z >> 31)
+
+    for seed in (1, 7, 2**40 + 3):
+        numbers = [0, 1, 2, 10**6, 2**63]
+        assert mix(np.array(numbers, dtype=np.uint64), seed).tolist() == [by_hand(one, seed) for one in numbers]
+    assert uniform(np.array([0, 2**11, 2**64 - 1], dtype=np.uint64)).tolist() == [0.0, 2.0**-53, 1 - 2.0**-53]
+
+
+def test_hashed_assignments_keep_to_the_first_entries(tmp_path):
+    for most, valid in ((10**6, 0.1), (2000, 0.025)):
+        how = SplitRule(rule="first:80000", valid=0.1, max_valid=most)
+        parts = SplitAssignment(how, 100_000, tmp_path / "assignment", 1000).of(0, 100_000)
+        assert (parts[80_000:] == TEST).all()
+        assert (parts[:80_000] != TEST).all()
+        shares = np.bincount(parts[:80_000], minlength=4) / 80_000
+        np.testing.assert_allclose(shares[[TRAIN, VALID, LEFT_OUT]], [0.9, valid, 0.1 - valid], atol=0.005)
+
+
+def test_all_hashed_validation_entries_are_kept_where_there_is_room(tmp_path):
+    parts = SplitAssignment(SplitRule(), 100_000, tmp_path / "assignment", 1000).of(0, 100_000)
+    np.testing.assert_allclose(np.bincount(parts, minlength=4) / 100_000, [0.72, 0.08, 0.2, 0.0], atol=0.004)
 
 
 def test_hashed_assignments_keep_the_shares_whatever_the_chunks(tmp_path):

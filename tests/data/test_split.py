@@ -59,6 +59,11 @@ def test_every_split_is_disjoint_and_complete(n, seed, test, valid, rule):
 
 
 @pytest.mark.parametrize("rule", RULES)
+def test_the_same_seed_gives_the_same_split(rule):
+    assert positions(split(numbered(), rule=rule, seed=5)) == positions(split(numbered(), rule=rule, seed=5))
+
+
+@pytest.mark.parametrize("rule", RULES)
 def test_shares_of_zero_keep_all_entries_for_training(rule):
     parts = split(numbered(), rule="first:100" if rule.startswith("first") else rule, test=0, valid=0)
     assert len(parts.train) == 100
@@ -175,6 +180,19 @@ def test_one_label_cannot_be_split_by_labels(rule):
     tensor = SparseTensor([[0, k] for k in range(10)], np.arange(10), (1, 10))
     with pytest.raises(ConfigError, match="mode 'mode_0' has one label"):
         split(tensor, rule=rule)
+
+
+@pytest.mark.parametrize("rule", ["time:mode_0", "slices:mode_0"])
+@pytest.mark.parametrize(("labels", "share", "kept"), [(2, 0.1, 1), (5, 0.2, 4), (5, 0.79, 1), (5, 0.99, 1)])
+def test_one_label_is_left_to_learn_from(rule, labels, share, kept):
+    cells = np.stack(np.unravel_index(np.arange(20 * labels), (labels, 20)), axis=1)
+    parts = split(SparseTensor(cells, np.arange(20.0 * labels), (labels, 20)), rule=rule, test=share, valid=0)
+    assert len(np.unique(parts.train.indices[:, 0])) == kept
+    assert len(np.unique(parts.test.indices[:, 0])) == labels - kept
+
+
+def test_a_single_first_entry_is_trained_on():
+    assert positions(split(numbered(), rule="first:1", valid=0)) == [[0], [], list(range(1, 100))]
 
 
 def test_no_training_entries_is_refused():

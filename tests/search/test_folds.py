@@ -37,6 +37,19 @@ def test_nothing_is_held_out_of_small_tensors(planted):
     assert len(fold_entries(planted[0], (), 0).untouched) == 0
 
 
+def test_what_is_held_out_depends_on_the_seed_alone(planted, hold_out):
+    hold_out(0.25)
+    first, again, other = (held_out(planted[0], (), seed) for seed in (0, 0, 1))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize(("more", "some"), [(0, True), (1, False)])
+def test_tensors_hold_out_from_so_many_entries_on(planted, monkeypatch, more, some):
+    monkeypatch.setattr(folds, "MIN_ENTRIES_TO_HOLD_OUT", len(planted[0]) + more)
+    assert held_out(planted[0], (), 0).any() == some
+
+
 def test_a_share_of_large_tensors_is_held_out_and_groups_stay_together(planted, hold_out, monkeypatch):
     tensor = planted[0]
     hold_out(0.25)
