@@ -45,11 +45,12 @@ class Student:
     """Steps of L-BFGS on all training entries at once, at the end."""
 
 
-LONG = {"refine_epochs": 630, "tolerance": 0.0, "patience": 0, "cycle": 10}
+LONG = {"refine_epochs": 630, "tolerance": 0.0, "patience": 0, "cycle": 10, "cycle_gain": 0.0}
 
 STUDENTS = {
     "paper": Student("the recipe `paper`"),
     "small batches": Student("batches of 512 entries", changes={"batch_size": 512}),
+    "smaller batches": Student("batches of 128 entries", changes={"batch_size": 128}),
     "large batches": Student("batches of 32,768 entries", changes={"batch_size": 32_768}),
     "cycles": Student("refinement for 630 epochs, in cycles of a falling learning rate", changes=LONG),
     "nested": Student("each half alone first", changes={"nested": True}),
