@@ -5,7 +5,7 @@ READY := $(VENV)/.ready
 WORKERS ?= -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check fmt docs bench bench-gpu fuzz soak results identifiability clean
+.PHONY: help setup demo test test-all check fmt docs bench bench-gpu fuzz soak results pages identifiability clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk 'BEGIN {FS = ":.*## "} {printf "  make %-16s %s\n", $$1, $$2}'
@@ -58,16 +58,16 @@ soak: $(READY) ## random tensors and options, each checked by another route; an 
 
 DATA ?= data
 DEVICE ?= auto
-EXPERIMENTS := table1 claims figure2 figure3 table2 table3 figure4 table4 figure5
+PAPER := benchmarks/results/paper
 
-results: $(READY) ## every experiment of the paper, into docs/results; hours: make results DATA=folder DEVICE=cuda
-	for name in $(EXPERIMENTS); do $(BIN)/jointensor reproduce $$name --data $(DATA) --out runs/results --device $(DEVICE) --budget 60 --seeds-large 1 --quiet || exit 1; done
-	mkdir -p docs/results
-	cp runs/results/*.md docs/results/
-	-cp runs/results/*.svg docs/results/
+results: $(READY) ## every experiment of the paper: records and pages; hours: make results DATA=folder DEVICE=cuda
+	$(BIN)/jointensor reproduce all --data $(DATA) --out $(PAPER) --pages docs/results --device $(DEVICE) --budget 60 --quiet
 
-identifiability: $(READY) ## the paper's identifiability experiment, ten seeds
-	$(BIN)/jointensor reproduce figure2 --seeds 10 --out runs/figure2
+pages: $(READY) ## the pages of the paper again, from the records that are there
+	$(BIN)/jointensor reproduce all --finished --out $(PAPER) --pages docs/results --quiet
+
+identifiability: $(READY) ## the paper's identifiability experiment, ten planted tensors
+	$(BIN)/jointensor reproduce figure2 --out $(PAPER) --pages docs/results --device $(DEVICE)
 
 clean: ## remove the environment and what the commands wrote
 	rm -rf $(VENV) demo runs dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
