@@ -211,11 +211,12 @@ def test_figure_5_counts_successes_by_start(setting):
     assert widths[0] / widths[1] == pytest.approx(0.68, abs=0.01)
 
 
-def planted_fits(setting, arm, errors, congruence=1.0):
-    folder = setting.out / "figure2"
+def planted_fits(setting, arm, errors, congruence=1.0, page="figure2", **network):
+    network = network or {"ratio": float(arm.partition("-")[0])}
+    folder = setting.out / page
     folder.mkdir(exist_ok=True)
     for seed, rmse in enumerate(errors):
-        record = {"seed": seed, "congruence": [1.0, congruence], "rmse": rmse, "rfe": rmse / 2} | FACTS
+        record = {"seed": seed, "congruence": [1.0, congruence], "rmse": rmse, "rfe": rmse / 2} | FACTS | network
         (folder / f"{arm}-{seed}.json").write_text(json.dumps(record), encoding="utf-8")
 
 
@@ -229,10 +230,8 @@ def test_figure_2_is_decided_over_pairs_of_tensors(setting):
         "0.3", "rank-one", "alternating, g first", "4 of 4", "1.0000", "0.25", "0.1", "0.4", "0.125", "0 of 4",
     )  # fmt: skip
     better = finding(outcome, "better than naive (network: 0.3, rank-one")
-    assert (better.answer, better.because) == (
-        "holds",
-        "yes 1 of 1: lower on 4 of 4 tensors; mean change -9.1%, -9.1% to -9.1%",
-    )
+    ratio = "mean ratio 0.909, 95 % interval 0.909 to 0.909"
+    assert (better.answer, better.because) == ("holds", f"lower on 4 of 4 tensors; {ratio}")
     assert finding(outcome, "recovered (network: 0.3, rank-one").because == "4 of 4: tensors"
     assert finding(outcome, "recovered (network: 1, random").answer == "does not hold"
     assert finding(outcome, "better than naive (network: 1, random").answer == "not decided"
@@ -240,6 +239,21 @@ def test_figure_2_is_decided_over_pairs_of_tensors(setting):
     reached = finding(outcome, "reaches 0.0012 (network: 1)")
     assert (reached.answer, reached.because) == ("holds", "in 1 of 6 fits, lowest 0.0012")
     assert "15 of 120 fits were made." in outcome.notes
+
+
+def test_networks_that_are_not_scaled_are_told_apart(setting):
+    small = replace(setting, teacher="small")
+    dead, alive = ({"ratio": None, "teacher_zeros": zeros} for zeros in (1.0, 0.0))
+    planted_fits(setting, "rank-one-naive", [0.001, 0.00124], page="figure2-small", **dead)
+    planted_fits(setting, "random-naive", [0.00126, 0.3], page="figure2-small", **alive)
+    outcome, page = reproduce("figure2", small)
+    assert page.name == "figure2-small.md"
+    assert [row[:3] + row[-1:] for row in outcome.rows] == [
+        ("dead", "rank-one", "naive", "2 of 2"),
+        ("nearly constant", "random", "naive", "0 of 2"),
+    ]
+    assert finding(outcome, "(network: dead)").answer == "holds"
+    assert finding(outcome, "(network: nearly constant)").answer == "does not hold"
 
 
 @pytest.mark.parametrize(

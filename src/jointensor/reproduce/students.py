@@ -13,6 +13,7 @@ import torch
 
 from jointensor.data.split import Split
 from jointensor.data.store import Entries
+from jointensor.metrics import measure
 from jointensor.models.joint import JointModel
 from jointensor.reproduce.planted import TEACHERS, compared, planted
 from jointensor.training.fit import fit
@@ -61,7 +62,7 @@ STUDENTS = {
     "nested l-bfgs": Student(
         "each half alone first, 500 steps of L-BFGS at the end", changes={"nested": True}, polish=500
     ),
-    "wide l-bfgs": Student("F = 40, 500 steps of L-BFGS at the end", width=40, polish=500),
+    "wide l-bfgs": Student("F = 20, 500 steps of L-BFGS at the end", width=20, polish=500),
 }
 """By name; ``paper`` is what the others are compared with."""
 
@@ -74,7 +75,8 @@ def teach(student: Student, size: int, seed: int, device: str, shorter: dict[str
     result = fit(model, parts, recipe, seed=seed, device=device)
     if student.polish:
         descend_at_once(result.model, parts, min(student.polish, LBFGS_STEPS) if shorter else student.polish)
-    return {"size": size, "parameters": model.n_parameters()} | compared(result, parts, truth)
+    training = measure(result.predict(parts.train.indices), parts.train.values).rmse
+    return {"size": size, "parameters": model.n_parameters(), "train_rmse": training, **compared(result, parts, truth)}
 
 
 def descend_at_once(model: JointModel, parts: Split, steps: int) -> None:

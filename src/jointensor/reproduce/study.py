@@ -203,6 +203,9 @@ def answered(claim: str, won: int, total: int, because: str) -> Finding:
 
 Verdict = Literal["yes", "no", "not decided"]
 
+ANSWERS: dict[Verdict, str] = {"yes": "holds", "no": "does not hold", "not decided": "not decided"}
+"""What a verdict says about a claim."""
+
 LEVEL = 0.95
 """Of the intervals over seeds by which a comparison is decided."""
 
@@ -231,20 +234,19 @@ def below(one: dict[str, Any], other: dict[str, Any]) -> Verdict:
 
 
 def below_in_pairs(pairs: Sequence[tuple[float, float]]) -> tuple[Verdict, str]:
-    """Whether the first of two errors of a tensor is the lower one, by the interval for its mean relative change.
+    """Whether the first of two errors of a tensor is the lower one, by the interval for their geometric mean ratio.
 
-    Changes are averaged as logarithms, so that a tensor counts alike whatever its scale.
+    A tensor counts alike whatever its scale.
     """
     lower = f"lower on {sum(a < b for a, b in pairs)} of {len(pairs)} tensors"
-    changes = [math.log(a / b) for a, b in pairs]
-    if len(changes) < 2:
+    logs = [math.log(a / b) for a, b in pairs]
+    if len(logs) < 2:
         return "not decided", lower
-    half = float(student.ppf((1 + LEVEL) / 2, len(changes) - 1)) * stdev(changes) / math.sqrt(len(changes))
-    low, high = fmean(changes) - half, fmean(changes) + half
-    interval = (
-        f"{lower}; mean change {math.expm1(fmean(changes)):+.1%}, {math.expm1(low):+.1%} to {math.expm1(high):+.1%}"
-    )
-    return "yes" if high < 0 else "no" if low > 0 else "not decided", interval
+    half = float(student.ppf((1 + LEVEL) / 2, len(logs) - 1)) * stdev(logs) / math.sqrt(len(logs))
+    ends = fmean(logs) - half, fmean(logs) + half
+    mean, low, high = (f"{math.exp(one):.3g}" for one in (fmean(logs), *ends))
+    verdict: Verdict = "yes" if ends[1] < 0 else "no" if ends[0] > 0 else "not decided"
+    return verdict, f"{lower}; mean ratio {mean}, 95 % interval {low} to {high}"
 
 
 def all_of(verdicts: Iterable[Verdict]) -> Verdict:
@@ -257,9 +259,8 @@ def decided(claim: str, verdicts: Sequence[Verdict], because: str) -> Finding:
     """A claim about every case, each of which is decided or not."""
     if not verdicts:
         return Finding(claim, "cannot be tested here", because or "no case was run")
-    answer = {"yes": "holds", "no": "does not hold", "not decided": "not decided"}[all_of(verdicts)]
     counts = [f"{word} {verdicts.count(word)}" for word in get_args(Verdict) if word in verdicts]
-    return Finding(claim, answer, f"{', '.join(counts)} of {len(verdicts)}: {because}")
+    return Finding(claim, ANSWERS[all_of(verdicts)], f"{', '.join(counts)} of {len(verdicts)}: {because}")
 
 
 def as_markdown(outcome: Outcome, name: str, source: str = "") -> str:
