@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from jointensor import SparseTensor, split
 from jointensor.data.modes import Mode
-from jointensor.data.split import share_of
+from jointensor.data.split import share_of, with_folds
 from jointensor.errors import ConfigError
 
 RULES = ["standard", "first:40", "time:day", "slices:user", "group:user", "group:user,day"]
@@ -61,6 +61,34 @@ def test_every_split_is_disjoint_and_complete(n, seed, test, valid, rule):
 @pytest.mark.parametrize("rule", RULES)
 def test_the_same_seed_gives_the_same_split(rule):
     assert positions(split(numbered(), rule=rule, seed=5)) == positions(split(numbered(), rule=rule, seed=5))
+
+
+@pytest.mark.parametrize("rule", [*RULES, "like-gaps"])
+def test_a_split_says_how_it_was_made(rule):
+    parts = split(numbered(), rule=rule, seed=5)
+    assert (parts.rule, parts.seed) == (rule, 5)
+
+
+@pytest.mark.parametrize("rule", ["standard", "first:200"])
+def test_validation_entries_are_drawn_in_groups_where_the_rule_leaves_it_open(rule):
+    before = split(numbered(300), rule=rule, seed=1)
+    parts = with_folds(before, "group:user", 0.3)
+    assert positions(parts)[2] == positions(before)[2]
+    users = [set(part.indices[:, 0].tolist()) for part in (parts.train, parts.valid)]
+    assert not users[0] & users[1]
+    assert [len(one) for one in users] == [5, 2]
+    assert parts.together == (0,)
+
+
+@pytest.mark.parametrize("rule", ["time:day", "slices:item", "group:item"])
+def test_validation_entries_of_other_rules_stay(rule):
+    before = split(numbered(300), rule=rule, seed=1)
+    assert with_folds(before, "group:user", 0.3) is before
+
+
+def test_two_groups_are_enough_to_validate():
+    parts = with_folds(split(numbered(20, shape=(2, 11, 13))), "group:user", 0.1)
+    assert [len(set(part.indices[:, 0].tolist())) for part in (parts.train, parts.valid)] == [1, 1]
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -106,7 +106,7 @@ def test_the_numbers_of_the_paper_are_those_of_its_tables(tmp_path):
 
 @pytest.mark.parametrize("data", paper.DATASETS)
 def test_rse_and_rmse_of_the_paper_are_of_the_same_tensor(data):
-    """Their ratio is the root mean square of the test entries, whatever the method. AVOCADO on Enron is off by 1.6 %."""
+    """Their ratio is the root mean square of the test entries. That of AVOCADO on Enron is off by 1.6 %."""
     assert set(paper.RSE) == set(paper.RMSE)
     ratios = [paper.RMSE[key] / paper.RSE[key] for key in paper.RMSE if key[1] == data]
     middle = sorted(ratios)[len(ratios) // 2]
