@@ -162,6 +162,15 @@ def test_the_readme_prints_means_of_the_records(row):
         assert mean(recorded(tensor, NAMES[column])) == shown(row[column])
 
 
+def test_the_readme_prints_the_entries_that_were_counted():
+    counted = {next(iter(one["data"])): one["entries"] for one in records_in(PAPER / "table1")}
+    entries = {row["tensor"].partition(",")[0]: row["entries"] for row in ROWS}
+    both = {name: count for name, count in counted.items() if name.removesuffix(".npz") in entries}
+    assert len(both) >= 5
+    for name, count in both.items():
+        assert entries[name.removesuffix(".npz")] == f"{count / 1e6:.1f} M"
+
+
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["tensor"])
 def test_no_single_model_that_was_run_is_better_than_the_one_in_the_readme(row):
     tensor = row["tensor"].partition(",")[0] + (".group-paper-word" if "pairs" in row["tensor"] else "")
