@@ -66,18 +66,19 @@ def test_table_2_compares_julia_with_every_method(setting):
     assert lowest.because == "no 1 of 1: Facebook: behind CPC; Facebook: not decided beside NeurTN, Tucker"
     assert finding(outcome, "additive biases").because == "no 1 of 1: Facebook: behind bias"
     text = page.read_text(encoding="utf-8")
-    assert "Commits: 0123456." in text
-    assert "`jointensor reproduce table2`." in text
+    assert "`jointensor reproduce table2`. Commits: 0123456. Machines: " in text
     assert "| method | Facebook RSE | Facebook RMSE |\n|---|---|---|\n| JULIA | 0.25 ± 0.0025 [0.506] |" in text
 
 
 def test_tensors_without_a_fit_are_named_and_left_out(setting):
-    write(setting.out / "table2" / "paper" / "NeurIPS", "julia:4/16", 3.0, outcome="budget")
+    write(setting.out / "table2" / "paper" / "NeurIPS", "julia:4/16", 3.0, outcome="budget", budget=60.0)
     outcome, page = reproduce("table2", replace(setting, datasets=("Facebook", "NeurIPS", "Healthcare")))
     assert outcome.header == ("method", "NeurIPS RSE", "NeurIPS RMSE")
     assert "Not run: Facebook, Healthcare." in outcome.notes
     assert rows_of(outcome)["JULIA"][1] == "3 ± 0.03ᵗ [3.509]"
-    assert "ᵗ At least one fit ended before it had converged" in page.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
+    assert "ᵗ At least one fit ended before it had converged" in text
+    assert "`jointensor reproduce table2`. A fit was given 60 s. Commits: " in text
 
 
 def test_julia_is_ahead_where_every_interval_says_so(setting):

@@ -284,11 +284,16 @@ def picture_name(page: str, title: str) -> str:
 
 
 def source_of(name: str, setting: Setting) -> str:
-    """The command of a page, and commits and machines of its records."""
-    options = [f"--teacher {setting.teacher}"] * (setting.teacher != "scaled") + ["--quick"] * setting.quick
+    """The command of a page, seconds that a fit was given, and commits and machines of its records."""
+    page = page_name(name, setting)
+    options = [f"--teacher {setting.teacher}"] * (page != name) + ["--quick"] * setting.quick
     command = " ".join(["jointensor reproduce", name, *options])
-    records = setting.records(page_name(name, setting))
-    return f"`{command}`. {origin(records)}" if records else f"`{command}`, from the paper's own figures."
+    records = setting.records(page)
+    if not records:
+        return f"`{command}`, from the paper's own figures."
+    budgets = sorted({f"{one['budget']:g} s" for one in records if "model" in one and one.get("budget") is not None})
+    limit = f" A fit was given {' or '.join(budgets)}." if budgets else ""
+    return f"`{command}`.{limit} {origin(records)}"
 
 
 def page_name(name: str, setting: Setting) -> str:
