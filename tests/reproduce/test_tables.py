@@ -319,5 +319,5 @@ def test_every_fit_of_an_experiment_says_where_it_comes_from(tmp_path):
 
 
 def test_an_unknown_teacher_is_named(setting):
-    with pytest.raises(ConfigError, match="there is no teacher 'smal'; did you mean 'small'"):
-        reproduce("figure2", replace(setting, teacher="smal"))
+    with pytest.raises(ConfigError, match="there is no teacher 'smaller'; did you mean 'small'"):
+        reproduce("figure2", replace(setting, teacher="smaller"))
