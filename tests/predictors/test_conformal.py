@@ -450,3 +450,26 @@ def test_widths_of_new_labels_are_measured_where_enough_were_left_out(cold, meas
     wanted = scaled[unseen] if measured else SETTINGS.unseen_factor * scaled[~unseen]
     expected = np.quantile(wanted, [0.1, 0.9], method="weibull")
     np.testing.assert_allclose(rows[1][[40, 360]], expected)
+
+
+@pytest.mark.parametrize(
+    ("others", "given", "left"), [(10, 100, 40), (10, 41, 40), (10, 40, 40), (0, 50, 50), (30, 5, 5)]
+)
+def test_of_entries_with_a_given_value_some_are_left_out(others, given, left):
+    """They never miss: at most five times the misses fall on the others."""
+    total = others + given
+    mask = np.random.default_rng(0).permutation(np.arange(total) < given)
+    cells = np.column_stack([np.arange(total), np.zeros(total, int)])
+    entries = HeldOut(cells, np.arange(total) + 0.5, np.arange(total) * 2.0, mask, np.arange(total) // 2)
+    thin = entries.thinned(mask, seed=3)
+    kept = thin.indices[:, 0]
+    assert (np.diff(kept) > 0).all()
+    assert mask[kept].sum() == left
+    assert (~mask[kept]).sum() == others
+    np.testing.assert_array_equal(thin.predicted, kept + 0.5)
+    np.testing.assert_array_equal(thin.residuals, kept * 2.0)
+    np.testing.assert_array_equal(thin.unseen, mask[kept])
+    np.testing.assert_array_equal(thin.together, kept // 2)
+    assert np.array_equal(entries.thinned(mask, seed=3).indices, thin.indices)
+    if given == 100:
+        assert not np.array_equal(entries.thinned(mask, seed=4).indices, thin.indices)
