@@ -123,6 +123,7 @@ def test_groups_are_those_of_labels_and_blocks():
         ((0, 1), lambda row: (row[0], row[1])),
         ((1, (2, 5)), lambda row: (row[1], row[2] // 5)),
         (((1, 7),), lambda row: row[1] // 7),
+        ((0, (2, 2)), lambda row: (row[0], row[2] // 2)),
     ]:
         count, member = groups_of(tensor, groups)
         keys = [key(row) for row in tensor.indices.tolist()]
