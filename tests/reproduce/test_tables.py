@@ -4,7 +4,9 @@ import json
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from scipy.stats import ttest_rel
 
 from jointensor.bench.records import provenance
 from jointensor.errors import ConfigError
@@ -270,6 +272,26 @@ def test_networks_that_are_not_scaled_are_told_apart(setting):
 def test_pairs_are_compared_by_their_ratios(pairs, verdict):
     assert below_in_pairs(pairs)[0] == verdict
     assert below_in_pairs([(100 * a, 100 * b) for a, b in pairs])[0] == verdict
+
+
+@pytest.mark.parametrize("tensors", [2, 3, 7, 20])
+def test_pairs_are_decided_as_students_test_decides_them(tensors):
+    """That of paired logarithms."""
+    answers = set()
+    for seed in range(12):
+        rng = np.random.default_rng([tensors, seed])
+        other = rng.uniform(0.1, 10, tensors)
+        one = other * np.exp(rng.normal((seed % 3 - 1) * 0.3, 0.3, tensors))
+        found = ttest_rel(np.log(one), np.log(other))
+        low, high = np.exp(found.confidence_interval(0.95))
+        expected = "not decided" if found.pvalue > 0.05 else "yes" if found.statistic < 0 else "no"
+        mean = np.exp(np.mean(np.log(one / other)))
+        counted = f"lower on {np.sum(one < other)} of {tensors} tensors"
+        because = f"{counted}; mean ratio {mean:.3g}, 95 % interval {low:.3g} to {high:.3g}"
+        assert below_in_pairs(list(zip(one.tolist(), other.tolist(), strict=True))) == (expected, because)
+        answers.add(expected)
+    assert len(answers) > 1 or tensors == 2
+    assert below_in_pairs([(1.0, 1.0), (2.0, 2.0)])[1].startswith("lower on 0 of 2")
 
 
 def test_all_experiments_in_one_call(setting):
