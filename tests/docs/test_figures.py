@@ -68,14 +68,14 @@ def test_the_table_of_the_default_fit_is_made_from_its_records(monkeypatch):
     spec.loader.exec_module(fits)
     folder = ROOT / "benchmarks" / "results" / "fits"
     page = (DOCS / "results.md").read_text(encoding="utf-8")
-    for name in ("default", "default_h200", "auto_300"):
+    for name in ("default", "default_h200", "auto_300", "auto_h200"):
         assert fits.table(folder, name) in page, f"python benchmarks/fits.py --table --name {name}"
     for path in folder.glob("*.json"):
         record = json.loads(path.read_text(encoding="utf-8"))
         assert {"commit", "clean", "versions", "machine", "options", "split", "test"} <= set(record), path.name
 
 
-@pytest.mark.parametrize("name", ["anytime", "boosted"])
+@pytest.mark.parametrize("name", ["anytime", "boosted", "nested", "claims_nested"])
 def test_tables_of_scripts_are_made_from_their_records(monkeypatch, name):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     pytest.importorskip("lightgbm", reason="boosted.py imports it")

@@ -13,13 +13,14 @@ from jointensor.predictors.ensemble import Ensemble, Member
 from jointensor.predictors.storage import load_predictor, save_predictor
 from jointensor.search.budget import make_budget
 from jointensor.search.default_fit import default_fit
-from jointensor.search.default_member import DefaultFitter, DefaultMember, mix
+from jointensor.search.default_member import DefaultFitter, DefaultMember, _share, mix
 from jointensor.search.ensemble_selection import ErrorProducts
 from jointensor.search.families import FAMILIES, FitOptions
 from jointensor.search.fit_store import FitStore
 from jointensor.search.folds import Folds, fold_entries
 from jointensor.search.portfolio import Candidate, default_candidates
 from jointensor.search.search import search
+from jointensor.search.settings import SETTINGS
 from tests.search.searches import BIAS, COMPONENTS, PLENTY, TABLES, FakeClock, additive, along_days, is_inside, rmse
 
 CPU = FitOptions(device="cpu", engine="reference")
@@ -108,6 +109,23 @@ def test_two_that_are_equally_good_have_half_of_the_weight_each():
 def test_one_that_is_clearly_better_has_its_share_by_the_inverse_variances(errors, share):
     _, found = mixture_of(*errors)
     assert found.share == pytest.approx(share, abs=0.05)
+
+
+def test_half_of_the_weight_costs_little():
+    """Large errors that both share hide which one is better: a mean that is worse by several percent is not taken."""
+    halves = {9.0: 0, SETTINGS.max_even_mix_loss: 0}
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        n, truth = 400, np.zeros(400, dtype=np.float32)
+        shared = 5 * rng.standard_normal(n)
+        default, rest = shared + 0.3 * rng.standard_normal(n), shared + 1.8 * rng.standard_normal(n)
+        for loss in halves:
+            share = _share(default, rest, truth, replace(SETTINGS, max_even_mix_loss=loss))
+            halves[loss] += share == 0.5
+            if share == 0.5 and loss < 1:
+                errors = [np.mean((w * default + (1 - w) * rest) ** 2) for w in (0.5, *np.linspace(0, 1, 31))]
+                assert errors[0] <= (1 + loss + SETTINGS.chance_gain / n) * min(errors[1:]) + 1e-9
+    assert halves[SETTINGS.max_even_mix_loss] < halves[9.0]
 
 
 def test_one_that_knows_everything_is_alone():

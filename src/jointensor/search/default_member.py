@@ -278,4 +278,5 @@ def _share(
     best = ErrorProducts.of({NAME: default, OTHERS: rest}, truth).best_weights(settings).get(NAME, 0.0)
     even, least = errors(0.5), errors(best)
     near = within_standard_errors(even - least, settings.even_mix_tolerance)
-    return 0.5 if near and even.mean() <= (1 + settings.max_even_mix_loss) * least.mean() else best
+    loss = settings.max_even_mix_loss + settings.chance_gain / len(truth)
+    return 0.5 if near and even.mean() <= (1 + loss) * least.mean() else best

@@ -65,6 +65,8 @@ class SearchSettings:
     max_even_mix_loss: float = 0.005
     """Share of the squared error that one half may cost all the same: where the other members had no time, the default
     fit is better by more than that, and heavy tails hide it."""
+    chance_gain: float = 4.0
+    """Share of the squared error of entries, times their number, that a weight fitted to them removes by chance."""
 
     # --- residual models
     max_tabulated_share: float = 0.5
