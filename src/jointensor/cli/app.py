@@ -199,13 +199,49 @@ def predict(
     from jointensor.runs.predict import predict_file
 
     screen = Screen(quiet=quiet)
-    count, unseen = predict_file(load_run(run), queries, out, interval, safe_csv=safe_csv)
+    count, unseen = predict_file(load_run(run), queries, out, interval, safe_csv=safe_csv, on_note=screen.note)
     if unseen:
         screen.note(
             f"{unseen:,} of {count:,} queries have a label that no training entry had; "
             "they were predicted from the mean and the biases of the known labels (column 'unseen')"
         )
     screen.result(f"{count:,} predictions written to {out}")
+
+
+@app.command()
+def forecast(
+    run: a.RunFolder,
+    horizon: Annotated[int, typer.Option(help="Labels after the last one.", metavar="LABELS")],
+    out: Annotated[Path, typer.Option(help="Table to write; with --origins: the figures, as JSON.")],
+    by: Annotated[
+        str | None,
+        typer.Option(help="Ordered mode, or a calendar and a clock mode: day+hour. Found by names and dates if not "
+                     "given.", metavar="MODE"),
+    ] = None,
+    interval: Annotated[
+        float | None,
+        typer.Option(help="Also write intervals (lower, upper) that hold this share of the values, such as 0.9."),
+    ] = None,
+    origins: Annotated[
+        int | None,
+        typer.Option(help="Evaluate instead: hide the last LABELS × N labels, and forecast them, LABELS at a time.",
+                     min=1, metavar="N"),
+    ] = None,
+    safe_csv: a.SafeCsv = False,
+    quiet: a.Quiet = False,
+    json: a.Json = False,
+) -> None:  # fmt: skip
+    """Forecast every series at the labels that come after the last one of an ordered mode."""
+    from jointensor.cli.screen import Screen
+    from jointensor.runs.folder import load_run
+    from jointensor.runs.forecast import evaluate_forecasts, forecast_file
+
+    screen = Screen(quiet=quiet, json=json)
+    if origins is not None:
+        screen.forecasts(evaluate_forecasts(load_run(run), horizon, origins, by, out))
+        return
+    count = forecast_file(load_run(run), out, horizon, by, interval, safe_csv=safe_csv, on_note=screen.note)
+    screen.result(f"{count:,} forecasts written to {out}")
 
 
 @app.command()

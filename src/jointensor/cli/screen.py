@@ -191,6 +191,21 @@ class Screen:
             table.add_row(name, f"{part['n']:,}", *(_number(part[key]) for key in ("rmse", "mae", "rfe")))
         self.main.print(table)
 
+    def forecasts(self, figures: dict[str, Any]) -> None:
+        """Figures of forecasts from rolling origins, the simple ones beside them."""
+        if self._as_json(figures):
+            return
+        table = Table(f"{figures['test']['n']:,} values", *(_right(t) for t in ("RMSE", "MAE", "RFE")))
+        for name, one in (("forecast", figures["test"]), *figures["members"].items()):
+            style = "bold" if name == "forecast" else None
+            table.add_row(_text(name), *(_number(one[key]) for key in ("rmse", "mae", "rfe")), style=style)
+        self.main.print(table)
+        told = figures["interval"]
+        self.result(
+            f"{figures['origins']} origins, horizon {figures['horizon']} along {figures['by']}; "
+            f"intervals of {told['level']:.0%} hold {told['inside']:.1%}"
+        )
+
     def components(self, components: Components, top: int) -> None:
         """Top labels of every mode per component."""
         if self._as_json(components.to_dict(top)):

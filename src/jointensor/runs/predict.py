@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jointensor.atomic import sha256, write_whole
+from jointensor.atomic import write_whole
 from jointensor.data.formats import FORMATS, check_file, format_of
+from jointensor.data.modes import Mode
 from jointensor.data.queries import ahead, read_queries, scan_queries
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError, JointensorError
 from jointensor.predictors.base import CHUNK
 from jointensor.predictors.serving import Serving
-from jointensor.runs.config import RunConfig
-from jointensor.runs.dataset import read_source
 from jointensor.runs.folder import Run
+from jointensor.runs.future import Future, entries_of
 
 if TYPE_CHECKING:
     import polars as pl
@@ -37,9 +37,12 @@ NUMBER = r"^[+-]?[0-9]+([.][0-9]*)?([eE][+-]?[0-9]+)?$"
 
 
 def predict_file(
-    run: Run, queries: Path, out: Path, interval: float | None = None, *, safe_csv: bool = False
-) -> tuple[int, int]:
+    run: Run, queries: Path, out: Path, interval: float | None = None, *, safe_csv: bool = False,
+    on_note: Callable[[str], None] = lambda _: None,
+) -> tuple[int, int]:  # fmt: skip
     """Predict the queries of a file and write them with their predictions.
+
+    Labels after the last one of an ordered mode are forecast.
 
     Tables come back with the columns ``prediction`` and ``unseen``; archives with the same ``indices``, the
     predictions as ``values``, and ``unseen``. With an interval there are ``lower`` and ``upper`` too. From table to
@@ -53,21 +56,26 @@ def predict_file(
         Share of the values that an interval holds; none are written if not given.
     safe_csv
         Whether text that a spreadsheet would take for a formula is written as text, see :func:`without_formulas`.
+    on_note
+        Called with a line about what happens.
 
     Returns
     -------
-    How many queries there are, and how many have a label that no training entry had.
+    How many queries there are, and how many have a label that no training entry had and that is not forecast.
     """
     check_name(out, ".npz", safe_csv=safe_csv)
     check_file(queries)
-    answers = _Answers(Serving(run.predictor), interval)
+    answers = _Answers(Serving(run.predictor), interval, Future.of(run, on_note))
+    modes = answers.future.modes
     if format_of(out).name == "npz":
         _to_archive(run, queries, out, answers)
     elif format_of(queries).tensor:
-        _write(_with_predictions(_whole(run, queries), answers), out, safe_csv=safe_csv)
+        write_tables(_with_predictions(_whole(run, queries, modes), answers), out, safe_csv=safe_csv)
     else:
-        with closing(ahead(scan_queries(queries, run.modes, run.spec, CHUNK))) as parts:
-            _write(_with_predictions(parts, answers), out, safe_csv=safe_csv)
+        with closing(ahead(scan_queries(queries, modes, run.spec, CHUNK))) as parts:
+            write_tables(_with_predictions(parts, answers), out, safe_csv=safe_csv)
+    if answers.future.answered:
+        on_note(f"{answers.future.answered:,} queries lie after the last label of an ordered mode, and were forecast")
     return answers.count, answers.unseen
 
 
@@ -77,23 +85,28 @@ class _Answers:
 
     serving: Serving
     level: float | None
+    future: Future
     count: int = 0
     unseen: int = 0
 
     def columns(self, indices: NDArray[np.integer]) -> dict[str, NDArray[Any]]:
         """Columns to write beside the queries, ``(queries,)`` each."""
-        predicted, unseen = self.serving.answer(indices)
+        known = self.future.known(indices)
+        predicted, unseen = self.serving.answer(known)
+        ends = None
+        if self.level is not None:
+            ends = self.serving.predictor.interval_around(known, predicted, unseen, self.level)  # (queries, 2)
+        unseen &= ~self.future.answer(indices, predicted, ends, self.level)
         self.count += len(indices)
         self.unseen += int(unseen.sum())
         columns: dict[str, NDArray[Any]] = {"prediction": predicted, "unseen": unseen}
-        if self.level is not None:
-            ends = self.serving.predictor.interval_around(indices, predicted, unseen, self.level)  # (queries, 2)
+        if ends is not None:
             columns |= {"lower": ends[:, 0], "upper": ends[:, 1]}
         return columns
 
 
 def _to_archive(run: Run, queries: Path, out: Path, answers: _Answers) -> None:
-    asked = read_queries(queries, run.modes, run.spec, values=False)
+    asked = read_queries(queries, answers.future.modes, run.spec, values=False)
     parts = [answers.columns(asked.indices[at : at + CHUNK]) for at in _starts(len(asked.indices))]
     columns: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     columns["values"] = columns.pop("prediction")
@@ -101,7 +114,8 @@ def _to_archive(run: Run, queries: Path, out: Path, answers: _Answers) -> None:
     write_whole(out, lambda draft: np.savez_compressed(draft, indices=given, **columns))
 
 
-def _write(frames: Iterable[pl.DataFrame], out: Path, *, safe_csv: bool) -> None:
+def write_tables(frames: Iterable[pl.DataFrame], out: Path, *, safe_csv: bool) -> None:
+    """Tables, one below the other, in the format that the name of the file says."""
     from jointensor.data.formats.writing import write_frames  # noqa: PLC0415
 
     safe = map(without_formulas, frames) if safe_csv else frames
@@ -136,14 +150,14 @@ def _with_predictions(parts: Iterable[QueryChunk], answers: _Answers) -> Iterato
         yield frame.with_columns(**{name: pl.Series(column) for name, column in columns.items()})
 
 
-def _whole(run: Run, queries: Path) -> Iterator[QueryChunk]:
+def _whole(run: Run, queries: Path, modes: tuple[Mode, ...]) -> Iterator[QueryChunk]:
     """Queries that are read whole, in parts."""
     from jointensor.data.frames import labels_frame  # noqa: PLC0415
 
-    asked = read_queries(queries, run.modes, run.spec, values=False)
+    asked = read_queries(queries, modes, run.spec, values=False)
     for at in _starts(len(asked.indices)):
         indices = asked.indices[at : at + CHUNK]
-        frame = labels_frame(run.modes, indices) if asked.frame is None else asked.frame.slice(at, CHUNK)
+        frame = labels_frame(modes, indices) if asked.frame is None else asked.frame.slice(at, CHUNK)
         yield frame, indices.astype(np.int64, copy=False)
 
 
@@ -188,7 +202,7 @@ def complete_file(
     else:
         on_note(f"at most {top:,} rows, the largest of {selection.count():,} cells, will be written to {out}")
         frames = iter([fill_in_top(serving, selection, observed, top)])
-    _write(frames, out, safe_csv=safe_csv)
+    write_tables(frames, out, safe_csv=safe_csv)
 
 
 def check_name(out: Path, *more: str, safe_csv: bool) -> None:
@@ -203,15 +217,11 @@ def check_name(out: Path, *more: str, safe_csv: bool) -> None:
 
 def _observed(run: Run, on_note: Callable[[str], None]) -> SparseTensor | None:
     """The entries the run was fitted to, where its source is still what it was."""
-    stored = dict(run.config)
-    expected = stored.pop("source_sha256", None)
     try:
-        config = RunConfig.from_dict(stored)
-        if sha256(Path(config.source)) == expected:
-            return read_source(config.source, config.table, config.orders).tensor
+        return entries_of(run)[0]
     except (OSError, JointensorError):
         pass
     on_note(
-        f"the source {stored.get('source')} is gone or has changed: observed cells cannot be told from missing ones"
+        f"the source {run.config.get('source')} is gone or has changed: observed cells cannot be told from missing ones"
     )
     return None
