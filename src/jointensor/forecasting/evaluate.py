@@ -22,6 +22,7 @@ LEVEL = 0.9
 class Rolled:
     """Forecasts from rolling origins."""
 
+    panel: Panel
     forecaster: Forecaster
     rows: Rows
     observed: NDArray[np.float64]
@@ -32,7 +33,7 @@ class Rolled:
     def figures(self) -> dict[str, Any]:
         """RMSE, MAE and RFE of the forecast and of every member; the forecast by steps ahead; coverage of intervals."""
         predicted = self.members["forecast"]
-        ends = self.forecaster.interval(predicted, self.rows, LEVEL)
+        ends = self.forecaster.interval(self.panel.values, predicted, self.rows, LEVEL)
         inside = (self.observed >= ends[:, 0]) & (self.observed <= ends[:, 1])
         by_step = {}
         for ahead in np.unique(self.rows.ahead):
@@ -74,4 +75,4 @@ def roll(panel: Panel, horizon: int, origins: int, *, seed: int = 0) -> Rolled:
     rows = Rows(np.repeat(starts, series), np.repeat(ends, series), np.tile(np.arange(series), blocks.size))
     rows = rows.take(np.isfinite(panel.values[rows.targets, rows.series]))
     members = forecaster.members(panel.values, panel.series, rows)
-    return Rolled(forecaster, rows, panel.values[rows.targets, rows.series], members)
+    return Rolled(panel, forecaster, rows, panel.values[rows.targets, rows.series], members)

@@ -71,6 +71,11 @@ class FactorView:
                 found += self.components.at(one) * self.loadings[rows.series, k]
         return found
 
+    def one_step(self) -> Array:
+        """Deviations that were expected one step before, ``(steps, series)``."""
+        found = self.remainders.one_step()
+        return found if self.components is None else found + self.components.one_step() @ self.loadings.T
+
     def at(self, rows: Rows) -> Array:
         """Deviations ahead."""
         return self.shared(rows) + self.remainders.at(rows)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,8 @@ from jointensor.forecasting.profile import Profile, fit_profile
 from jointensor.forecasting.rows import Array, Rows, View
 from jointensor.forecasting.seasons import find_seasons
 from jointensor.forecasting.simple import simple_forecasts
-from jointensor.forecasting.trees import BoostedLags, Evidence, Scales, draw_rows, fit_trees, scales_of
+from jointensor.forecasting.spread import Spread, fit_spread
+from jointensor.forecasting.trees import BoostedLags, Evidence, draw_rows, fit_trees, scales_of
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,6 @@ class ForecastSettings:
     """That are needed to forecast at all."""
     chunk: int = 1 << 18
     """Rows that are forecast at a time: bounds memory."""
-    min_interval_rows: int = 50
-    """Residuals from which an interval is taken."""
-    quantiles: int = 401
-    """That are kept of the sizes of residuals."""
 
 
 SETTINGS = ForecastSettings()
@@ -60,6 +56,12 @@ class Models:
             members["trees"] = self.trees.over(evidence)
         return members
 
+    def one_step_errors(self, values: Array) -> Array:
+        """Values less what the state-space models expected one step before, ``(steps, series)``."""
+        deviations = self.profile.over(values).deviations(values)
+        found: Array = deviations - self.factors.over(deviations).one_step()
+        return found
+
     def evidence(self, values: Array, codes: NDArray[np.int64]) -> Evidence:
         """What is known of values."""
         profile = self.profile.over(values)
@@ -77,14 +79,6 @@ class _OnProfile:
         return self.evidence.profile.at(rows) + self.evidence.factors.at(rows)
 
 
-class Spread(NamedTuple):
-    """Sizes of residuals on rolling origins, in units of the series."""
-
-    quantiles: Array
-    """Of every group of steps ahead, ``(groups, quantiles)``; they grow with the group."""
-    scales: Scales
-
-
 @dataclass(frozen=True)
 class Forecaster:
     """Members with weights for every group of steps ahead."""
@@ -98,6 +92,8 @@ class Forecaster:
     weights: Array
     """``(groups, members)``."""
     spread: Spread
+    lowest: float
+    """Forecasts are not below it: 0 where no value is negative."""
     validated: dict[str, float]
     """RMSE on the rolling origins of the training part, of every member and of the mixture."""
 
@@ -123,14 +119,13 @@ class Forecaster:
 
     def mix(self, forecasts: Array, rows: Rows) -> Array:
         """The mixture of forecasts ``(rows, members)``."""
-        found: Array = np.einsum("rm,rm->r", forecasts, self.weights[bucket_of(rows.ahead, self.starts)])
-        return found
+        found = np.einsum("rm,rm->r", forecasts, self.weights[bucket_of(rows.ahead, self.starts)])
+        return np.maximum(found, self.lowest)
 
-    def interval(self, forecasts: Array, rows: Rows, level: float) -> Array:
-        """Lower and upper ends around the mixture, ``(rows, 2)``."""
-        sizes = np.array([np.interp(level, np.linspace(0, 1, len(one)), one) for one in self.spread.quantiles])
-        half = sizes[bucket_of(rows.ahead, self.starts)] * self.spread.scales.unit[rows.series]
-        return np.stack([forecasts - half, forecasts + half], axis=1)
+    def interval(self, values: Array, forecasts: Array, rows: Rows, level: float) -> Array:
+        """Lower and upper ends around forecasts from values ``(steps, series)``; ``(rows, 2)``."""
+        half = self.spread.half_widths(self.models.one_step_errors(values), rows, level)
+        return np.maximum(np.stack([forecasts - half, forecasts + half], axis=1), self.lowest)
 
 
 def fit_forecaster(panel: Panel, horizon: int, *, seed: int = 0, end: int | None = None) -> Forecaster:
@@ -141,27 +136,36 @@ def fit_forecaster(panel: Panel, horizon: int, *, seed: int = 0, end: int | None
         raise DataError(
             f"{steps} steps along {panel.timeline.name} are too few to forecast {horizon} more; give a shorter horizon"
         )
-    codes = panel.series
+    codes, lowest = panel.series, 0.0 if np.nanmin(values) >= 0 else -np.inf
     seasons = find_seasons(values, panel.timeline.clock_size)
-    held = max(horizon, min(round(SETTINGS.valid_share * steps), steps // 2))
-    cut = max(steps - held, 2)
-    rng = np.random.default_rng(seed)
-    judged = draw_rows(values, (cut, steps), horizon, SETTINGS.valid_rows, rng)
-    judged = judged.take(judged.origins >= cut)  # known before the first of them: what models were fitted to
+    judged, cut = _rolling(values, horizon, seed)
     before = _fit(values, cut, seasons, horizon, codes, seed, judged)
     views = before.views(values, codes)
     forecasts, observed = _all_members(views, judged), values[judged.targets, judged.series]
     starts = bucket_starts(horizon)
     group = bucket_of(judged.ahead, starts)
     weights = fit_weights(second_moments(forecasts - observed[:, None], group, len(starts)))
-    mixed = np.einsum("rm,rm->r", forecasts, weights[group])
+    mixed = np.maximum(np.einsum("rm,rm->r", forecasts, weights[group]), lowest)
     validated = {name: _rmse(column, observed) for name, column in zip(views, forecasts.T, strict=True)}
     validated["forecast"] = _rmse(mixed, observed)
-    scales = scales_of(values[:cut], before.evidence(values, codes).deviations[:cut])
-    spread = _spread(np.abs(mixed - observed) / scales.unit[judged.series], group, len(starts), scales)
+    spread = fit_spread(before.one_step_errors(values), cut, np.abs(mixed - observed), judged, before.seasons)
     rounds = None if before.trees is None else max(before.trees.booster.best_iteration, 1)
     models = _fit(values, steps, seasons, horizon, codes, seed, rounds=rounds)
-    return Forecaster(models, horizon, tuple(views), starts, weights, spread, validated)
+    return Forecaster(models, horizon, tuple(views), starts, weights, spread, lowest, validated)
+
+
+def _rolling(values: Array, horizon: int, seed: int) -> tuple[Rows, int]:
+    """Rows of rolling origins at the end of values, and the step of the first origin."""
+    steps = len(values)
+    held = max(horizon, min(round(SETTINGS.valid_share * steps), steps // 2))
+    rng = np.random.default_rng(seed)
+    while held <= steps - 2:
+        rows = draw_rows(values, (steps - held, steps), horizon, SETTINGS.valid_rows, rng)
+        rows = rows.take(rows.origins >= steps - held)
+        if len(rows.series) and np.isfinite(values[: steps - held]).any():
+            return rows, steps - held
+        held += 1
+    raise DataError("there are too few entries to forecast from: none is left to validate by")
 
 
 def _fit(
@@ -177,6 +181,8 @@ def _fit(
     models = Models(seasons, profile, factors, None)
     evidence = models.evidence(values, codes)
     scales = scales_of(past, evidence.deviations[:end])
+    if rounds is None and judged is None:  # there were too few rows before
+        return models
     trees = fit_trees(evidence, scales, (first, end), horizon, valid=judged, rounds=rounds, seed=seed)
     return Models(seasons, profile, factors, trees)
 
@@ -191,14 +197,6 @@ def _all_members(views: dict[str, View], rows: Rows) -> Array:
     found = np.column_stack([view.at(rows) for view in views.values()])
     profile = found[:, list(views).index("profile")]
     return np.where(np.isfinite(found), found, profile[:, None])
-
-
-def _spread(sizes: Array, group: NDArray[np.int64], groups: int, scales: Scales) -> Spread:
-    """Quantiles of the sizes of residuals; a group is never narrower than one nearer."""
-    levels = np.linspace(0, 1, SETTINGS.quantiles)
-    rows = [sizes[group == k] for k in range(groups)]
-    found = np.array([np.quantile(one if len(one) >= SETTINGS.min_interval_rows else sizes, levels) for one in rows])
-    return Spread(np.maximum.accumulate(found, axis=0), scales)
 
 
 def simple_names(names: Iterable[str]) -> list[str]:

@@ -68,12 +68,20 @@ class StateSpaceView:
         states = self.states[np.maximum(rows.origins - 1, 0), rows.series]
         states = np.where((rows.origins > 0)[..., None], states, 0.0)
         which = rows.series if len(self.models) > 1 else np.zeros(1, dtype=np.int64)
-        damping, memory = (np.array([getattr(one, name) for one in self.models])[which] for name in NAMES)
+        damping, memory = (numbers[which] for numbers in self._decays())
         slopes = damping * (1 - damping**rows.ahead) / (1 - damping)  # φ + … + φ^h
         return states[..., 0] + slopes * states[..., 1] + memory**rows.ahead * states[..., 2]
 
+    def one_step(self) -> Array:
+        """What was expected of every step one step before, ``(steps, series)``; 0 of the first one."""
+        damping, memory = self._decays()
+        states = self.states[:-1]
+        following: Array = states[..., 0] + damping * states[..., 1] + memory * states[..., 2]
+        return np.vstack([np.zeros((1, following.shape[1])), following])
 
-NAMES = ("damping", "memory")
+    def _decays(self) -> tuple[Array, Array]:
+        """φ and ρ of the models, ``(models,)`` each."""
+        return np.array([one.damping for one in self.models]), np.array([one.memory for one in self.models])
 
 
 def filter_series(models: tuple[StateSpace, ...], values: Array) -> StateSpaceView:

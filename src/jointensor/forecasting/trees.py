@@ -26,6 +26,8 @@ class TreeSettings:
     rows: int = 300_000
     """Training rows, at most, and those by which growing stops."""
     valid_rows: int = 100_000
+    min_rows: int = 400
+    """Below which no tree is grown."""
     leaves: int = 31
     min_leaf_rows: int = 50
     rate: float = 0.05
@@ -167,8 +169,8 @@ def fit_trees(
     rounds: int | None = None,
     seed: int = 0,
     settings: TreeSettings = SETTINGS,
-) -> BoostedLags:
-    """Trees for all steps up to a horizon.
+) -> BoostedLags | None:
+    """Trees for all steps up to a horizon; none where there are too few rows to grow them from.
 
     Parameters
     ----------
@@ -205,6 +207,8 @@ def fit_trees(
         weight = unit**2 / np.mean(scales.unit**2)
         return lightgbm.Dataset(columns, target, weight=weight, reference=reference)
 
+    if len(rows.series) < settings.min_rows or (valid is not None and len(valid.series) < settings.min_rows):
+        return None
     train = dataset(rows)
     if valid is None:
         return BoostedLags(lightgbm.train(parameters, train, rounds or settings.most), scales, settings)

@@ -98,7 +98,7 @@ def forecast(
     count = panel.values.shape[1]
     rows = Rows(np.full(horizon * count, panel.steps), np.repeat(ahead, count), np.tile(np.arange(count), horizon))
     members = forecaster.members(panel.values, panel.series, rows)
-    ends = None if interval is None else forecaster.interval(members["forecast"], rows, interval)
+    ends = None if interval is None else forecaster.interval(panel.values, members["forecast"], rows, interval)
     return Forecast(panel, forecaster, rows, members, ends)
 
 

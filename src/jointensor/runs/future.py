@@ -102,7 +102,7 @@ class Future:
             values = forecaster.members(panel.values, panel.series, rows)["forecast"]
             predicted[chosen] = values
             if ends is not None and level is not None:
-                ends[chosen] = forecaster.interval(values, rows, level)
+                ends[chosen] = forecaster.interval(panel.values, values, rows, level)
             found[chosen] = True
         self.answered += int(found.sum())
         return found
