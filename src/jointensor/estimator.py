@@ -18,7 +18,7 @@ from torch import nn
 from jointensor.data.expressions import ModeExpression, as_labels
 from jointensor.data.frames import TableSpec, encode_frame, encode_wider, frame_to_cells, frame_to_tensor
 from jointensor.data.split import Asked, Split, groups_of, new_modes, split, with_folds
-from jointensor.data.tensor import SparseTensor
+from jointensor.data.tensor import SparseTensor, replace_cells
 from jointensor.data.wide import WideFrame
 from jointensor.errors import ConfigError, DataError, MissingPackageError
 from jointensor.evaluation.evaluate import calibrate_on
@@ -27,6 +27,7 @@ from jointensor.predictors import fit_baselines
 from jointensor.predictors.ensemble import Ensemble
 from jointensor.predictors.joint import JointPredictor
 from jointensor.runs.config import DEFAULT_RANK
+from jointensor.runs.forecast import forecast
 from jointensor.runs.impute import fill_gaps
 from jointensor.runs.interrupt import stop_on_interrupt
 from jointensor.search.default_fit import DefaultFit, default_fit
@@ -103,6 +104,8 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         Number of modes.
     feature_names_in_
         Names of the columns, where X had text for them; they name the modes too.
+    observed_
+        The entries that were learnt from, as a :class:`~jointensor.data.tensor.SparseTensor`.
     modes_
         The modes with their labels, as :class:`~jointensor.data.modes.Mode` objects.
     model_
@@ -184,7 +187,7 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         columns = self._columns(X, least=2)
         validate_data(self, X, y, skip_check_array=True)
         names = [str(name) for name in getattr(self, "feature_names_in_", [f"x{n}" for n in range(len(columns))])]
-        tensor = frame_to_tensor(*self._observed(columns, names, y)).tensor
+        tensor = self.observed_ = frame_to_tensor(*self._observed(columns, names, y)).tensor
         return self._fit_tensor(tensor, None if queries is None else self._asked(queries, tensor.modes))
 
     def _fit_tensor(self, tensor: SparseTensor, asked: Asked | None = None) -> TensorCompleter:
@@ -292,7 +295,9 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         modes = tuple(known.with_more(new.labels or ()) for known, new in zip(self.modes_, fresh.modes, strict=True))
         places = [mode.encode(new.labels or range(new.size)) for mode, new in zip(modes, fresh.modes, strict=True)]
         indices = np.stack([place[fresh.indices[:, n]] for n, place in enumerate(places)], axis=1)
-        predictor = self.predictor_.with_entries(SparseTensor.part(indices, fresh.values, modes))
+        more = SparseTensor.part(indices, fresh.values, modes)
+        predictor = self.predictor_.with_entries(more)
+        self.observed_ = replace_cells(self.observed_, more)
         self.modes_ = modes
         return self._with_predictor(predictor)
 
@@ -355,6 +360,30 @@ class TensorCompleter(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # s
         if fill.ends is None:
             return wide.filled(fill.values)
         return wide.filled(fill.values), *(wide.filled(ends) for ends in fill.ends.T)
+
+    def forecast(self, horizon: int, by: str | None = None, return_interval: float | None = None) -> pl.DataFrame:
+        """Values of every combination of the other labels at the labels that come next.
+
+        A forecaster is fitted to the entries that were given to ``fit`` and ``partial_fit``; the completion model has
+        no part in it.
+
+        Parameters
+        ----------
+        horizon
+            Labels after the last one.
+        by
+            The ordered mode, or a calendar mode and a clock mode: ``"day+hour"``. ``None`` finds it by names and dates.
+        return_interval
+            A share such as 0.9: also columns ``lower`` and ``upper`` that hold this share of the values.
+
+        Returns
+        -------
+        One row per label and series: the labels, ``forecast``, and the simple forecasts beside it.
+        """
+        check_is_fitted(self)
+        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        found = forecast(self.observed_, horizon, by, return_interval, seed=seed)
+        return found.frame(self.observed_.modes)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

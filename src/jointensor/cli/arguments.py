@@ -25,7 +25,9 @@ NoHeader = Annotated[bool, typer.Option("--no-header", help="The table has no he
 Columns = Annotated[str | None, typer.Option(help="Names of the columns: a,b,c.")]
 
 # what is trained on, and how
-SplitRule = Annotated[str, typer.Option(help="standard, first:N, time:MODE, slices:MODE, group:MODES or like-gaps.")]
+SplitRule = Annotated[
+    str, typer.Option(help="standard, first:N, time:MODE[,horizon=H,origins=K], slices:MODE, group:MODES or like-gaps.")
+]
 Folds = Annotated[
     str,
     typer.Option(

@@ -115,6 +115,8 @@ class Screen:
         table = _figure_table(figure_rows(metrics))
         if table is not None:
             self.main.print(table)
+        if metrics["forecast"] is not None:
+            self.forecasts(metrics["forecast"])
         searched = metrics["search"] is not None
         if searched:
             self.trials(metrics["search"])

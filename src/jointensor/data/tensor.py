@@ -276,6 +276,16 @@ def join(first: SparseTensor, second: SparseTensor) -> SparseTensor:
     )
 
 
+def replace_cells(tensor: SparseTensor, more: SparseTensor) -> SparseTensor:
+    """Entries with others beside them, which replace those of the same cells; over the modes of the others.
+
+    The modes of ``more`` begin with the labels of the tensor and go on with new ones.
+    """
+    keys = cell_keys(np.concatenate([tensor.indices, more.indices]), more.shape)
+    kept = np.flatnonzero(~np.isin(keys[: len(tensor)], keys[len(tensor) :]))
+    return join(more, tensor.take(kept))
+
+
 def _refuse_duplicates(tensor: SparseTensor) -> None:
     keys = cell_keys(tensor.indices, tensor.shape)
     if np.all(np.diff(np.sort(keys))):  # much faster than locating the duplicates

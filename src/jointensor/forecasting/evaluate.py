@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError
 from jointensor.forecasting.forecaster import Forecaster, fit_forecaster
 from jointensor.forecasting.panel import Panel
 from jointensor.forecasting.rows import Rows
+from jointensor.forecasting.timeline import Timeline, choose_modes
 from jointensor.metrics import measure
 
 LEVEL = 0.9
@@ -51,6 +54,16 @@ class Rolled:
             "seasons": list(self.forecaster.models.seasons),
             "weights": self.forecaster.weights_by_step(),
         }
+
+
+def figures_of_rolling(
+    tensor: SparseTensor, horizon: int, origins: int, by: str | None = None, *, declared: Sequence[str] = (),
+    seed: int = 0,
+) -> dict[str, Any]:  # fmt: skip
+    """What was forecast of a tensor, and the figures of it; see :func:`roll`."""
+    panel = Panel.of(tensor, Timeline.of(tensor.modes, choose_modes(tensor.modes, by, declared)))
+    asked = {"by": panel.timeline.name, "horizon": horizon, "origins": origins}
+    return asked | roll(panel, horizon, origins, seed=seed).figures()
 
 
 def roll(panel: Panel, horizon: int, origins: int, *, seed: int = 0) -> Rolled:

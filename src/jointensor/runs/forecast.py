@@ -18,7 +18,7 @@ from jointensor.atomic import write_json
 from jointensor.data.modes import Mode
 from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError
-from jointensor.forecasting import Forecaster, Panel, Timeline, choose_modes, fit_forecaster, roll
+from jointensor.forecasting import Forecaster, Panel, Timeline, choose_modes, figures_of_rolling, fit_forecaster
 from jointensor.forecasting.forecaster import simple_names
 from jointensor.forecasting.rows import Rows
 from jointensor.runs.folder import Run
@@ -135,9 +135,7 @@ def evaluate_forecasts(
 ) -> dict[str, Any]:
     """Figures of forecasts of the last labels of a run's source, from rolling origins."""
     tensor, config = entries_of(run)
-    panel = Panel.of(tensor, Timeline.of(tensor.modes, choose_modes(tensor.modes, by, declared_modes(config))))
-    figures = {"by": panel.timeline.name, "horizon": horizon, "origins": origins}
-    figures |= roll(panel, horizon, origins, seed=config.seed).figures()
+    figures = figures_of_rolling(tensor, horizon, origins, by, declared=declared_modes(config), seed=config.seed)
     if out is not None:
         write_json(out, figures)
     return figures

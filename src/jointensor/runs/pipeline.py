@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from jointensor.atomic import sha256
+from jointensor.data.split import rolling_rule
 from jointensor.distributed.process_group import SINGLE_PROCESS, ProcessGroup
 from jointensor.errors import ConfigError, DataError, KeptRunError, ProcessGroupError, RunError
 from jointensor.evaluation.coverage import coverage_by_class
 from jointensor.evaluation.evaluate import Entries, calibrate_on, score
+from jointensor.forecasting import figures_of_rolling
 from jointensor.predictors import Predictor
 from jointensor.predictors.ensemble import Ensemble
 from jointensor.predictors.joint import JointPredictor
@@ -126,8 +128,10 @@ def _fill(path: Path, config: RunConfig, listener: Listener, processes: ProcessG
         return None
     with stages("evaluate"):
         figures = evaluate(trained, dataset, baselines)
+    with stages("forecast"):
+        rolled = evaluate_rolling(config, dataset)
     with _kept_for_resume(path), stages("write"):
-        return write(context, dataset, trained, figures, stages)
+        return write(context, dataset, trained, figures, rolled, stages)
 
 
 def read_and_split(context: Context, stages: Stages) -> Dataset:
@@ -190,11 +194,22 @@ def evaluate(
     return found
 
 
+def evaluate_rolling(config: RunConfig, dataset: Dataset) -> dict[str, Any] | None:
+    """Figures of forecasts of the test entries, where the split says how far ahead they are made."""
+    rolling = rolling_rule(config.split)
+    if rolling is None or isinstance(dataset, OnDisk):
+        return None
+    tensor = dataset.reading.tensor
+    declared = [name for name, order in config.orders.items() if order == "ordered"]
+    return figures_of_rolling(tensor, rolling.horizon, rolling.origins, rolling.by, declared=declared, seed=config.seed)
+
+
 def write(
     context: Context,
     dataset: Dataset,
     trained: Trained,
     figures: dict[str, dict[str, Figures | None]],
+    rolled: dict[str, Any] | None,
     stages: Stages,
 ) -> RunResult:
     """The run folder: model and labels, report, and ``metrics.json`` last; then what only training needed goes."""
@@ -228,6 +243,7 @@ def write(
         test=figures["test"]["model"],
         valid=figures["valid"]["model"],
         coverage=coverage,
+        forecast=rolled,
         baselines={name: {part: figures[part].get(name) for part in figures} for name in BASELINES},
         seconds=time.monotonic() - context.begin,
         steps=stages.seconds(),

@@ -78,6 +78,8 @@ class RunResult(TrainingRecord):
     """Share of test entries, or of validation entries where there are none, inside 90 % intervals: of all, by steps to
     the nearest entry that was learnt from, and by entries of a label. ``None`` where it is not known."""
     baselines: dict[str, dict[str, Figures | None]]
+    forecast: dict[str, Any] | None = None
+    """Figures of forecasts of the test entries from rolling origins, with ``--split time:MODE,horizon=H,origins=K``."""
     seconds: float
     """Since the run began, earlier parts of a resumed run included."""
     steps: dict[str, float]

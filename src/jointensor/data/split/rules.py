@@ -21,7 +21,7 @@ from jointensor.data.split.patterns import Pattern
 from jointensor.data.tensor import SparseTensor, join
 from jointensor.errors import ConfigError
 
-RULES = "standard, first:N, time:MODE, slices:MODE, group:MODE,MODE or like-gaps"
+RULES = "standard, first:N, time:MODE[,horizon=H,origins=K], slices:MODE, group:MODE,MODE or like-gaps"
 FOLD_RULES = "like-gaps, random, group:MODE,MODE, slices:MODE or time:MODE"
 
 
@@ -60,7 +60,8 @@ def split(
         All observed entries.
     rule
         ``standard``: at random. ``first:N``: the first N entries are for training, the others for
-        testing. ``time:MODE``: the latest labels of a mode are for testing. ``slices:MODE``: whole
+        testing. ``time:MODE``: the latest labels of a mode are for testing;
+        ``time:MODE,horizon=H,origins=K``: the last H·K of them, to be forecast H at a time. ``slices:MODE``: whole
         labels, drawn at random. ``group:A,B``: entries that share their labels of these modes stay on
         one side, in validation too. ``like-gaps``: the same with groups in which cells are missing.
     test
@@ -87,6 +88,8 @@ def split(
         test_at, rest = _cut(order, test)
     elif kind == "first":
         test_at, rest = _first(order, argument)
+    elif (rolling := rolling_rule(rule)) is not None:
+        test_at, rest = _last_labels(tensor, order, rolling)
     elif kind in ("time", "slices") and argument:
         test_at, rest = _whole_labels(tensor, order, tensor.mode(argument), test, latest=kind == "time", seed=seed)
     elif kind == "group" and argument:
@@ -98,6 +101,35 @@ def split(
         raise ConfigError(f"split '{rule}' is not known; give {RULES}")
     valid_at, train_at = _cut(rest, valid)
     return Split(tensor.take(train_at), tensor.take(valid_at), tensor.take(test_at), rule, seed)
+
+
+@dataclass(frozen=True)
+class RollingRule:
+    """What is forecast to test a model: the last labels, a few at a time."""
+
+    by: str
+    """Ordered mode, or a calendar mode and a clock mode with ``+`` between."""
+    horizon: int
+    """Labels at a time."""
+    origins: int
+    """How many times."""
+
+    def modes(self, tensor: SparseTensor) -> tuple[int, ...]:
+        """Positions of the modes."""
+        return tuple(tensor.mode(name.strip()) for name in self.by.split("+"))
+
+
+def rolling_rule(rule: str) -> RollingRule | None:
+    """The numbers of ``time:MODE,horizon=H,origins=K``; ``None`` of any other rule."""
+    kind, _, argument = rule.partition(":")
+    by, *options = argument.split(",")
+    if kind != "time" or not options:
+        return None
+    given = dict(one.strip().partition("=")[::2] for one in options)
+    numbers = [given.pop(name, "") for name in ("horizon", "origins")]
+    if given or not by or not all(one.isdecimal() and int(one) > 0 for one in numbers):
+        raise ConfigError(f"split '{rule}': write time:MODE,horizon=H,origins=K with whole numbers from 1 on")
+    return RollingRule(by, *map(int, numbers))
 
 
 def share_of(n: int, share: float) -> int:
@@ -139,6 +171,25 @@ def _whole_labels(
         raise ConfigError(f"mode '{tensor.modes[mode].name}' has one label with entries; it cannot be split by labels")
     taken = int(np.searchsorted(np.cumsum(counts[ranks]), wanted)) + 1 if wanted else 0
     held = np.isin(column[order], labels[ranks[: min(taken, len(labels) - 1)]])
+    return np.sort(order[held]), order[~held]
+
+
+def _last_labels(
+    tensor: SparseTensor, order: NDArray[np.integer], rolling: RollingRule
+) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
+    """Test and other positions: entries of the last labels are for testing."""
+    place = np.zeros(len(tensor), dtype=np.int64)  # of entries along the mode, or along two of them
+    for n in rolling.modes(tensor):
+        coordinates, ranks = np.unique(tensor.modes[n].coordinates(), return_inverse=True)
+        place = place * len(coordinates) + ranks[tensor.indices[:, n]]
+    labels = np.unique(place)
+    wanted = rolling.horizon * rolling.origins
+    if wanted >= len(labels):
+        raise ConfigError(
+            f"horizon {rolling.horizon} and {rolling.origins} origins test {wanted} labels, and {rolling.by} has "
+            f"{len(labels)} with entries; give fewer"
+        )
+    held = place[order] >= labels[-wanted]
     return np.sort(order[held]), order[~held]
 
 
