@@ -32,6 +32,9 @@ class SeasonSettings:
     """Seasons at the same time: a day, a week, a year."""
     min_gain: float = 0.01
     """Share of the squared error that a season must remove: less is found in noise."""
+    max_loss: float = 0.15
+    """Share by which the squared error may be larger with a part of a season, which is taken instead: a week for two, a
+    day first and then the week."""
     apart: int = 8
     """Times as long as another one a season must be that is no multiple of it: weeks and years."""
     series: int = 256
@@ -129,6 +132,8 @@ def find_seasons(values: Array, clock: int = 1, settings: SeasonSettings = SETTI
         best = min(errors, key=lambda m: (errors[m], m), default=None)
         if best is None or errors[best] > (1 - settings.min_gain) * error:
             break
+        parts = [m for m in errors if best % m == 0 and errors[m] <= (1 + settings.max_loss) * errors[best]]
+        best = min([best, *(m for m in parts if errors[m] <= (1 - settings.min_gain) * error)])
         chosen, error = (*chosen, best), errors[best]
     return tuple(sorted(chosen))
 

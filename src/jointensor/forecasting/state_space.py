@@ -16,8 +16,8 @@ from jointensor.kernels.numba_kalman import Filtered, kalman_filter
 class StateSpaceSettings:
     """Limits of the search."""
 
-    evaluations: int = 250
-    """Of the likelihood."""
+    evaluations: int = 200
+    """Of the likelihood, from every start."""
     series: int = 32
     """That common numbers are fitted to, at most."""
     log_variances: tuple[float, float] = (-16.0, 6.0)
@@ -30,8 +30,9 @@ class StateSpaceSettings:
 
 SETTINGS = StateSpaceSettings()
 
-START = np.array([-4.0, -9.0, 1.0, 0.0, 0.7])
-"""Logarithms of variances of level and slope, φ on its scale, logarithm of the variance of a, and artanh of ρ."""
+STARTS = np.array([[-4.0, -9.0, 1.0, 0.0, 0.7], [-6.0, -2.0, 3.0, -6.0, 0.0]])
+"""Logarithms of variances of level and slope, φ on its scale, logarithm of the variance of a, and artanh of ρ: one that
+is mostly an autoregression, and one that is mostly a slope."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,6 @@ def fit_state_space(values: Array, settings: StateSpaceSettings = SETTINGS) -> S
     def cost(x: Array) -> float:
         return -log_likelihood(model_of(x), judged)
 
-    found = minimize(
-        cost, START, method="Nelder-Mead", options={"maxfev": settings.evaluations, "xatol": 0.02, "fatol": 0.05}
-    )
-    return model_of(found.x)
+    options = {"maxfev": settings.evaluations, "xatol": 0.02, "fatol": 0.05}
+    found = [minimize(cost, start, method="Nelder-Mead", options=options) for start in STARTS]
+    return model_of(min(found, key=lambda one: one.fun).x)

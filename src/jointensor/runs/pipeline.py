@@ -128,7 +128,6 @@ def _fill(path: Path, config: RunConfig, listener: Listener, processes: ProcessG
         return None
     with stages("evaluate"):
         figures = evaluate(trained, dataset, baselines)
-    with stages("forecast"):
         rolled = evaluate_rolling(config, dataset)
     with _kept_for_resume(path), stages("write"):
         return write(context, dataset, trained, figures, rolled, stages)
