@@ -134,6 +134,33 @@ def test_time_tests_on_the_latest_labels_and_no_more_than_needed():
     assert np.count_nonzero(parts.test.indices[:, 2] > min(held)) < 20
 
 
+@pytest.mark.parametrize(("by", "horizon", "origins"), [("day", 2, 3), ("item+day", 5, 4), ("day+item", 1, 9)])
+def test_rolling_origins_test_on_the_last_labels_that_have_entries(by, horizon, origins):
+    tensor = numbered(40)
+    parts = split(tensor, rule=f"time:{by},horizon={horizon},origins={origins}", seed=2)
+    places = [tuple(tensor.indices[k, tensor.mode(name)] for name in by.split("+")) for k in range(40)]
+    last = sorted(set(places))[-horizon * origins :]
+    assert sorted(positions(parts)[2]) == [k for k in range(40) if places[k] in last]
+    assert sorted(itertools.chain(*positions(parts))) == list(range(40))
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ("time:day,horizon=2", "write time:MODE,horizon=H,origins=K"),
+        ("time:day,horizon=2,origins=0", "whole numbers from 1 on"),
+        ("time:day,horizon=2,origins=x", "whole numbers from 1 on"),
+        ("time:day,horizon=2,origins=1,step=3", "write time:MODE"),
+        ("time:,horizon=2,origins=1", "write time:MODE"),
+        ("time:month,horizon=2,origins=1", "no mode 'month'"),
+        ("time:day,horizon=13,origins=1", "test 13 labels, and day has 13 with entries"),
+    ],
+)
+def test_rolling_origins_that_have_no_meaning_are_refused(rule, message):
+    with pytest.raises(ConfigError, match=message):
+        split(numbered(), rule=rule)
+
+
 def test_slices_hold_out_whole_labels_and_no_more_than_needed():
     parts = split(numbered(), rule="slices:item", seed=2)
     held = set(parts.test.indices[:, 1].tolist())

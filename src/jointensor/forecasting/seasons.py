@@ -32,9 +32,8 @@ class SeasonSettings:
     """Seasons at the same time: a day, a week, a year."""
     min_gain: float = 0.01
     """Share of the squared error that a season must remove: less is found in noise."""
-    max_loss: float = 0.15
-    """Share by which the squared error may be larger with a part of a season, which is taken instead: a week for two, a
-    day first and then the week."""
+    part_gain: float = 0.9
+    """Share of the gain of a season that a part of it must have to be taken instead: one week, not two."""
     apart: int = 8
     """Times as long as another one a season must be that is no multiple of it: weeks and years."""
     series: int = 256
@@ -132,8 +131,8 @@ def find_seasons(values: Array, clock: int = 1, settings: SeasonSettings = SETTI
         best = min(errors, key=lambda m: (errors[m], m), default=None)
         if best is None or errors[best] > (1 - settings.min_gain) * error:
             break
-        parts = [m for m in errors if best % m == 0 and errors[m] <= (1 + settings.max_loss) * errors[best]]
-        best = min([best, *(m for m in parts if errors[m] <= (1 - settings.min_gain) * error)])
+        enough = settings.part_gain * (error - errors[best])
+        best = min(m for m in errors if best % m == 0 and error - errors[m] >= enough)
         chosen, error = (*chosen, best), errors[best]
     return tuple(sorted(chosen))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,8 @@ from jointensor.forecasting.rows import Rows
 from jointensor.runs.config import RunConfig
 from jointensor.runs.dataset import read_source
 from jointensor.runs.folder import Run
+
+Kept = TypeVar("Kept")
 
 MAX_LABELS_AHEAD = 10_000
 """Labels after the last one that queries may have; as many as there are before it, at most. What is farther is an
@@ -58,8 +61,9 @@ class Future:
     on_note: Callable[[str], None] = lambda _: None
     answered: int = 0
     """Queries that were answered by a forecast."""
-    _fitted: dict[int, tuple[Panel, Forecaster]] = field(default_factory=dict)
-    _failed: set[int] = field(default_factory=set)
+    _entries: SparseTensor | None = None
+    _panels: dict[tuple[int, ...], Panel | None] = field(default_factory=dict)
+    _forecasters: dict[tuple[int, ...], Forecaster | None] = field(default_factory=dict)
 
     @classmethod
     def of(cls, run: Run, on_note: Callable[[str], None] = lambda _: None) -> Future:
@@ -91,19 +95,24 @@ class Future:
             return found
         for n in self.timelines:
             chosen = np.flatnonzero(beyond[:, n] & (beyond.sum(axis=1) == 1))
-            fitted = self._forecaster(n, indices[chosen, n]) if len(chosen) else None
-            if fitted is None:
+            panel = self._panel(n) if len(chosen) else None
+            if panel is None:
                 continue
-            panel, forecaster = fitted
             series = panel.find(indices[chosen])
             chosen, series = chosen[series >= 0], series[series >= 0]
             ahead = self._steps(n, indices[chosen, n]) - panel.steps + 1
-            rows = Rows(np.full(len(chosen), panel.steps), ahead, series)
-            values = forecaster.members(panel.values, panel.series, rows)["forecast"]
-            predicted[chosen] = values
-            if ends is not None and level is not None:
-                ends[chosen] = forecaster.interval(panel.values, values, rows, level)
-            found[chosen] = True
+            reaches = _reaches(ahead)
+            for reach in np.unique(reaches):
+                some = reaches == reach
+                forecaster, here = self._forecaster(n, int(reach)), chosen[some]
+                if forecaster is None:
+                    continue
+                rows = Rows(np.full(len(here), panel.steps), ahead[some], series[some])
+                values = forecaster.members(panel.values, panel.series, rows)["forecast"]
+                predicted[here] = values
+                if ends is not None and level is not None:
+                    ends[here] = forecaster.interval(panel.values, values, rows, level)
+                found[here] = True
         self.answered += int(found.sum())
         return found
 
@@ -112,24 +121,38 @@ class Future:
         grid = self.timelines[n].grid
         return (positions - self.run.modes[n].size + int(grid.steps.max()) + 1).astype(np.int64)
 
-    def _forecaster(self, n: int, positions: NDArray[np.integer]) -> tuple[Panel, Forecaster] | None:
-        """A forecaster along a mode that reaches the labels; nothing where none can be fitted."""
-        if n in self._failed:
-            return None
-        try:
-            if n not in self._fitted:
-                tensor, config = entries_of(self.run)
-                panel, seed = Panel.of(tensor, self.timelines[n]), config.seed
-            else:
-                panel, seed = self._fitted[n][0], int(self.run.config.get("seed", 0))
-            horizon = int(self._steps(n, positions).max()) - panel.steps + 1
-            if n not in self._fitted or self._fitted[n][1].horizon < horizon:
-                self._fitted[n] = panel, fit_forecaster(panel, horizon, seed=seed)
-        except (DataError, ConfigError, RunError) as error:
-            self._failed.add(n)
-            self.on_note(f"labels after the last one of '{self.run.modes[n].name}' are not forecast: {error}")
-            return None
-        return self._fitted[n]
+    def _panel(self, n: int) -> Panel | None:
+        """The series along a mode; nothing where the source is gone."""
+
+        def read() -> Panel:
+            self._entries = self._entries or entries_of(self.run)[0]
+            return Panel.of(self._entries, self.timelines[n])
+
+        return self._kept(self._panels, (n,), read)
+
+    def _forecaster(self, n: int, reach: int) -> Forecaster | None:
+        """The forecaster for so many steps ahead; nothing where none can be fitted."""
+        seed = int(self.run.config.get("seed", 0))
+        return self._kept(self._forecasters, (n, reach), lambda: fit_forecaster(self._panels[n,], reach, seed=seed))  # type: ignore[arg-type]
+
+    def _kept(
+        self, kept: dict[tuple[int, ...], Kept | None], key: tuple[int, ...], make: Callable[[], Kept]
+    ) -> Kept | None:
+        """What was made before, or is made now; nothing, and a note, where it cannot be."""
+        if key not in kept:
+            try:
+                kept[key] = make()
+            except (DataError, ConfigError, RunError) as error:
+                kept[key] = None
+                self.on_note(f"labels after the last one of '{self.run.modes[key[0]].name}' are not forecast: {error}")
+        return kept[key]
+
+
+def _reaches(ahead: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Powers of two that are not below the steps ahead. Each has a forecaster of its own, so that the answer to a query
+    does not depend on the others.
+    """
+    return 1 << np.ceil(np.log2(ahead)).astype(np.int64)
 
 
 def _continued(mode: Mode, timeline: Timeline) -> Mode:
