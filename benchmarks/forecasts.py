@@ -1,6 +1,7 @@
 """Forecasts of the last labels from rolling origins, beside simple forecasts and LightGBM on lags.
 
-    python benchmarks/forecasts.py hangzhou_metro-2 nyc_taxi-6 walmart_sales-8
+    python benchmarks/forecasts.py hangzhou_metro-2 nyc_taxi-6
+    python benchmarks/forecasts.py walmart_sales-8 --methods jointensor,lightgbm
     python benchmarks/forecasts.py --table
 
 A task is a tensor and a horizon. Everything before an origin is known, and the next labels are forecast up to the
@@ -173,7 +174,11 @@ def table():
     lines = ["| task | method | RMSE | MAE | RFE | best simple forecast | published | 90 % hold | seconds |",
              "|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
     for one in sorted(found, key=lambda one: (one["task"], one["method"])):
-        simple = {k: v["rmse"] for k, v in one.get("members", {}).items() if k in ("last", "drift") or "seasonal_" in k}
+        simple = {
+            k: v["rmse"]
+            for k, v in one.get("members", {}).items()
+            if k in ("last", "mean", "drift") or "seasonal_" in k
+        }
         best = min(simple, key=simple.get, default=None)
         test = one["test"]
         lines.append(
@@ -189,7 +194,7 @@ def table():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="*", metavar="TASK", help=", ".join(TASKS))
-    parser.add_argument("--methods", default="jointensor,lightgbm")
+    parser.add_argument("--methods", default="jointensor", help="jointensor,lightgbm")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--threads", type=int, default=THREADS)
     asked = parser.parse_args()

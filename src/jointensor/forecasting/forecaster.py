@@ -201,7 +201,7 @@ def _all_members(views: dict[str, View], rows: Rows) -> Array:
 
 def simple_names(names: Iterable[str]) -> list[str]:
     """Of members, those that are simple forecasts."""
-    return [name for name in names if name in ("last", "drift") or name.startswith("seasonal_")]
+    return [name for name in names if name in ("last", "mean", "drift") or name.startswith("seasonal_")]
 
 
 def _rmse(predicted: Array, observed: Array) -> float:

@@ -13,8 +13,12 @@ from jointensor.errors import ConfigError, DataError
 from jointensor.forecasting.timeline import Timeline
 from jointensor.predictors.base import MAX_CELLS
 
-MAX_PANEL_CELLS = 1 << 25
-"""Steps times series: several dense arrays of this size are held, 256 MB each."""
+MAX_PANEL_CELLS = 1 << 24
+"""Steps times series: dense arrays of this size are held, 128 MB each, about thirty. Of more cells the last steps are
+taken."""
+
+MIN_PANEL_STEPS = 8
+"""That must be left then."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,8 @@ class Panel:
 
     values: NDArray[np.float64]
     """``(steps, series)``; NaN where nothing was observed. The last step has at least one entry."""
+    first: int
+    """Step of the timeline that the first row is."""
     series: NDArray[np.int64]
     """Labels of every series in the other modes, ``(series, modes - those of the timeline)``."""
     others: tuple[int, ...]
@@ -45,20 +51,29 @@ class Panel:
         _, first, place = np.unique(keys, return_index=True, return_inverse=True)
         steps = timeline.steps_of(tensor.indices)
         size, count = int(steps.max()) + 1, len(first)
-        if size * count > MAX_PANEL_CELLS:
+        length = min(size, MAX_PANEL_CELLS // count)
+        if length < min(size, MIN_PANEL_STEPS):
             raise ConfigError(
-                f"{count:,} series of {size:,} steps along {timeline.name} are more than {MAX_PANEL_CELLS:,} cells; "
-                "forecast along a coarser mode, or sum over one"
+                f"{count:,} series along {timeline.name} are too many to forecast: {MAX_PANEL_CELLS:,} cells hold "
+                f"{length} steps of each; forecast along other modes, or sum over one"
             )
-        cells = steps * count + place.reshape(-1)
+        recent = steps >= size - length
+        cells = (steps[recent] - (size - length)) * count + place.reshape(-1)[recent]
+        sums = np.bincount(cells, tensor.values[recent], length * count)
         with np.errstate(invalid="ignore"):
-            values = np.bincount(cells, tensor.values, size * count) / np.bincount(cells, minlength=size * count)
-        return cls(values.reshape(size, count), columns[first].astype(np.int64), others, timeline, tensor.shape)
+            values = sums / np.bincount(cells, minlength=length * count)
+        series = columns[first].astype(np.int64)
+        return cls(values.reshape(length, count), size - length, series, others, timeline, tensor.shape)
 
     @property
     def steps(self) -> int:
-        """Steps up to the last one with an entry."""
+        """Rows of the values: the origin of a forecast from all of them."""
         return len(self.values)
+
+    @property
+    def end(self) -> int:
+        """The first step of the timeline after all entries."""
+        return self.first + len(self.values)
 
     def find(self, indices: NDArray[np.integer]) -> NDArray[np.int64]:
         """Series of entries, ``(entries, modes)`` → ``(entries,)``; -1 where no entry has such labels."""

@@ -73,5 +73,7 @@ def simple_forecasts(values: Array, seasons: Sequence[int]) -> dict[str, Seasona
     for period in seasons:
         found[f"seasonal_{period}"] = SeasonalValue(period, latest(values, period))
     longest = max(seasons, default=1)
-    found[f"seasonal_mean_{longest}"] = SeasonalMean(longest, phase_sums(values, longest, 1.0))
+    found["mean" if longest == 1 else f"seasonal_mean_{longest}"] = SeasonalMean(
+        longest, phase_sums(values, longest, 1.0)
+    )
     return found | {"drift": Drift(last, steps, first, first_step)}

@@ -44,12 +44,17 @@ class Forecast:
     interval: NDArray[np.float64] | None
     """Lower and upper ends, ``(rows, 2)``."""
 
+    @property
+    def steps(self) -> NDArray[np.int64]:
+        """Steps of the timeline that are forecast, ``(rows,)``."""
+        return self.rows.targets + self.panel.first
+
     def frame(self, modes: Sequence[Mode]) -> pl.DataFrame:
         """One row per label and series: labels, forecast, ends of the interval, and the simple forecasts."""
         import polars as pl  # noqa: PLC0415 - only for tables
 
         timeline, columns = self.panel.timeline, {}
-        steps, place = np.unique(self.rows.targets, return_inverse=True)
+        steps, place = np.unique(self.steps, return_inverse=True)
         texts = [timeline.labels_at(int(step)) for step in steps]
         for n, mode in enumerate(modes):
             if n in timeline.modes:
@@ -92,8 +97,7 @@ def forecast(
     check_horizon(horizon)
     check_level(interval)
     panel = Panel.of(tensor, Timeline.of(tensor.modes, choose_modes(tensor.modes, by, declared)))
-    targets = panel.timeline.following(panel.steps, horizon)
-    ahead = targets - panel.steps + 1
+    ahead = panel.timeline.following(panel.end, horizon) - panel.end + 1
     forecaster = fit_forecaster(panel, int(ahead.max()), seed=seed)
     count = panel.values.shape[1]
     rows = Rows(np.full(horizon * count, panel.steps), np.repeat(ahead, count), np.tile(np.arange(count), horizon))
@@ -143,7 +147,7 @@ def evaluate_forecasts(
 
 def _notes(found: Forecast) -> list[str]:
     timeline, forecaster = found.panel.timeline, found.forecaster
-    first, last = (" ".join(timeline.labels_at(int(step))) for step in found.rows.targets[[0, -1]])
+    first, last = (" ".join(timeline.labels_at(int(step))) for step in found.steps[[0, -1]])
     seasons = " and ".join(map(str, forecaster.models.seasons)) or "none"
     validated = forecaster.validated
     best = min(simple_names(validated), key=lambda name: validated[name])

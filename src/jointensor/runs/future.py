@@ -100,7 +100,7 @@ class Future:
                 continue
             series = panel.find(indices[chosen])
             chosen, series = chosen[series >= 0], series[series >= 0]
-            ahead = self._steps(n, indices[chosen, n]) - panel.steps + 1
+            ahead = self._steps(n, indices[chosen, n]) - panel.end + 1
             reaches = _reaches(ahead)
             for reach in np.unique(reaches):
                 some = reaches == reach
