@@ -128,7 +128,7 @@ def _fill(path: Path, config: RunConfig, listener: Listener, processes: ProcessG
         return None
     with stages("evaluate"):
         figures = evaluate(trained, dataset, baselines)
-        rolled = evaluate_rolling(config, dataset)
+        rolled = _figures_of_forecasts(config, dataset)
     with _kept_for_resume(path), stages("write"):
         return write(context, dataset, trained, figures, rolled, stages)
 
@@ -193,7 +193,7 @@ def evaluate(
     return found
 
 
-def evaluate_rolling(config: RunConfig, dataset: Dataset) -> dict[str, Any] | None:
+def _figures_of_forecasts(config: RunConfig, dataset: Dataset) -> dict[str, Any] | None:
     """Figures of forecasts of the test entries, where the split says how far ahead they are made."""
     rolling = rolling_rule(config.split)
     if rolling is None or isinstance(dataset, OnDisk):
