@@ -72,6 +72,14 @@ def test_the_profile_is_the_nested_mean():
         assert view.at(rows) == pytest.approx([expected])
 
 
+def test_deviations_are_from_the_profile_one_step_ahead():
+    values = some(20, 3, 0.3, 8)
+    view = Profile((Layer(1, 0.9, 0.5), Layer(4, 0.8, 2.0), Layer(8, 0.7, 1.0)), 0.25).over(values)
+    steps, series = np.meshgrid(np.arange(20), np.arange(3), indexing="ij")
+    expected = values - view.at(Rows(steps, np.ones_like(steps), series))
+    assert view.deviations(values) == pytest.approx(expected, nan_ok=True)
+
+
 def test_simple_forecasts_are_what_their_names_say():
     values = np.array([[1.0, np.nan], [2.0, 5.0], [3.0, np.nan], [np.nan, 7.0], [5.0, np.nan], [6.0, np.nan]])
     found = simple_forecasts(values, (2,))

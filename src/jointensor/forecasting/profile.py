@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from jointensor.forecasting.rows import Array, Rows
-from jointensor.forecasting.seasons import first_judged, phase_sums, rows_before, some_series
+from jointensor.forecasting.seasons import first_judged, judging_series, mean_square, phase_sums, rows_before
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,6 @@ class ProfileSettings:
     """Observations that the parent counts as."""
     passes: int = 2
     """Over all numbers; each in turn is set to its best value."""
-    series: int = 256
-    """By which numbers are chosen, at most."""
 
 
 SETTINGS = ProfileSettings()
@@ -65,13 +63,17 @@ class Profile:
         return ProfileView(self, tuple(phase_sums(values, layer.period, layer.decay) for layer in self.layers))
 
 
+Sums = tuple[Array, Array]
+"""Causal sums of values, and numbers of them, ``(steps, series)`` each."""
+
+
 @dataclass(frozen=True)
 class ProfileView:
     """A profile with causal sums."""
 
     profile: Profile
-    sums: tuple[tuple[Array, Array], ...]
-    """Of values, and numbers of them, for every layer; ``(steps, series)`` each."""
+    sums: tuple[Sums, ...]
+    """For every layer."""
 
     def at(self, rows: Rows) -> Array:
         """The profile at the steps that are asked for, as known at the origins, rounded down to whole seasons."""
@@ -87,19 +89,37 @@ class ProfileView:
 
     def deviations(self, values: Array) -> Array:
         """Values less what the profile was one shortest season before them, ``(steps, series)``."""
-        steps, series = values.shape
-        every = Rows(np.arange(steps)[:, None], np.ones((1, 1), dtype=np.int64), np.arange(series)[None])
-        found: Array = values - self.at(every)
-        return found
+        return values - one_behind(self.profile, self.sums, values.shape)
+
+
+def one_behind(profile: Profile, sums: Sequence[Sums], shape: tuple[int, ...]) -> Array:
+    """What the profile was one shortest season before every step: :meth:`ProfileView.at` one step ahead, but faster."""
+    found: Array = np.full(shape, profile.mean)
+    for layer, (total, count) in zip(profile.layers, sums, strict=True):
+        lag = layer.period if layer.period > 1 else profile.shortest
+        found[lag:] = (total[:-lag] + layer.prior * found[lag:]) / (count[:-lag] + layer.prior)
+    return found
 
 
 def fit_profile(values: Array, seasons: Sequence[int], settings: ProfileSettings = SETTINGS) -> Profile:
     """The decays and priors that predict best, of values of a training part, ``(steps, series)``."""
-    judged = some_series(values, settings.series)
+    judged = judging_series(values)
     layers = [Layer(1, 1.0, 1.0), *(Layer(period, 1.0, 1.0) for period in seasons)]
     found = Profile(tuple(layers), float(np.nanmean(values)))
     first = first_judged(len(values), max(seasons, default=1))
-    best = _error(found, judged, first)
+    made: dict[tuple[int, float], Sums] = {}
+
+    def sums_of(layer: Layer) -> Sums:
+        key = layer.period, layer.decay
+        if key not in made:
+            made[key] = phase_sums(judged, *key)
+        return made[key]
+
+    def error_of(profile: Profile) -> float:
+        past = one_behind(profile, [sums_of(layer) for layer in profile.layers], judged.shape)
+        return mean_square((judged - past)[first:])
+
+    best = error_of(found)
     shortest = found.shortest
     for _ in range(settings.passes):
         before = best
@@ -109,13 +129,9 @@ def fit_profile(values: Array, seasons: Sequence[int], settings: ProfileSettings
             tried += [replace(layer, prior=prior) for prior in settings.priors]
             for one in tried:
                 other = replace(found, layers=(*found.layers[:n], one, *found.layers[n + 1 :]))
-                error = _error(other, judged, first)
+                error = error_of(other)
                 if error < best:
                     found, best = other, error
         if best == before:
             break
     return found
-
-
-def _error(profile: Profile, values: Array, first: int) -> float:
-    return float(np.nanmean(profile.over(values).deviations(values)[first:] ** 2))

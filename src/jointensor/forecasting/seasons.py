@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.signal import lfilter
 
 Array = NDArray[np.float64]
 
@@ -38,6 +39,8 @@ class SeasonSettings:
     """Times as long as another one a season must be that is no multiple of it: weeks and years."""
     series: int = 256
     """By which seasons are judged, at most."""
+    cells: int = 1 << 20
+    """Of these series, at most: two arrays are held of every length, 8 MB each."""
     priors: tuple[float, ...] = (0.3, 1.0, 4.0)
     """Observations that the mean of the shorter season counts as; the best is taken."""
     judged_share: float = 1 / 3
@@ -52,24 +55,34 @@ def phase_sums(values: Array, period: int, decay: float) -> tuple[Array, Array]:
 
     Every later cycle multiplies what was before by ``decay``.
     """
-    seen = np.isfinite(values)
-    sums, counts = np.where(seen, values, 0.0), seen.astype(np.float64)
-    for start in range(period, len(values), period):
-        rows = slice(start, min(start + period, len(values)))
-        before = slice(start - period, rows.stop - period)
-        sums[rows] += decay * sums[before]
-        counts[rows] += decay * counts[before]
-    return sums, counts
+    cycles = _in_cycles(values, period)
+    seen = np.isfinite(cycles)
+    recursion = [1.0], [1.0, -decay]
+    sums = lfilter(*recursion, np.where(seen, cycles, 0.0), axis=0)
+    counts = lfilter(*recursion, seen.astype(np.float64), axis=0)
+    return tuple(one.reshape(-1, values.shape[1])[: len(values)] for one in (sums, counts))
 
 
 def latest(values: Array, period: int) -> Array:
     """The last observed value of the same phase, causal; NaN before the first one."""
-    found = values.copy()
-    for start in range(period, len(values), period):
-        rows = found[start : start + period]
-        before = found[start - period : start - period + len(rows)]
-        np.copyto(rows, before, where=np.isnan(rows))
-    return found
+    cycles = _in_cycles(values, period)
+    rows = np.where(np.isfinite(cycles), np.arange(len(cycles))[:, None], 0)
+    found: Array = np.take_along_axis(cycles, np.maximum.accumulate(rows, axis=0), axis=0)
+    return found.reshape(-1, values.shape[1])[: len(values)]
+
+
+def _in_cycles(values: Array, period: int) -> Array:
+    """Whole cycles, a row each, ``(cycles, period · series)``; NaN after the last step."""
+    steps, series = values.shape
+    missing = -steps % period
+    padded = np.vstack([values, np.full((missing, series), np.nan)]) if missing else values
+    return padded.reshape(-1, period * series)
+
+
+def mean_square(errors: Array) -> float:
+    """Of those that are known; infinite if none is."""
+    seen = np.isfinite(errors)
+    return float(np.sum(errors[seen] ** 2) / seen.sum()) if seen.any() else float("inf")
 
 
 def rows_before(origins: NDArray[np.integer], ahead: NDArray[np.integer], period: int) -> NDArray[np.int64]:
@@ -96,8 +109,9 @@ def candidates(values: Array, clock: int = 1, settings: SeasonSettings = SETTING
 
 def _alike(values: Array, most: int, settings: SeasonSettings) -> list[int]:
     """Lags at which series resemble themselves most, among local maxima."""
-    centred = values - np.nanmean(values, axis=0) if np.isfinite(values).any(axis=0).all() else values
-    centred = np.where(np.isfinite(centred), centred, 0.0)
+    seen = np.isfinite(values)
+    means = np.where(seen, values, 0.0).sum(axis=0) / np.maximum(seen.sum(axis=0), 1)
+    centred = np.where(seen, values - means, 0.0)
     size = 1 << (2 * len(values) - 1).bit_length()
     power = np.zeros(size // 2 + 1)
     for column in centred.T:  # (steps,)
@@ -117,8 +131,8 @@ def find_seasons(values: Array, clock: int = 1, settings: SeasonSettings = SETTI
 
     Added one by one; every value is predicted from those at least one shortest season before.
     """
+    values = judging_series(values, settings)
     tried = candidates(values, clock, settings)
-    values = some_series(values, settings.series)
     if not tried:
         return ()
     sums = {m: phase_sums(values, m, 1.0) for m in (1, *tried)}
@@ -146,6 +160,11 @@ def _nested(one: int, other: int, settings: SeasonSettings) -> bool:
 def first_judged(steps: int, longest: int, settings: SeasonSettings = SETTINGS) -> int:
     """The step from which on forecasts are judged: the last third, a whole season at least."""
     return max(min(steps - longest, round((1 - settings.judged_share) * steps)), steps // 2)
+
+
+def judging_series(values: Array, settings: SeasonSettings = SETTINGS) -> Array:
+    """Series by which seasons and profiles are judged."""
+    return some_series(values, max(1, min(settings.series, settings.cells // len(values))))
 
 
 def some_series(values: Array, most: int) -> Array:
@@ -176,6 +195,6 @@ def _error(
         tried = [
             (total + prior * predicted) / (count + prior) for prior in (settings.priors if period > 1 else (1e-9,))
         ]
-        errors = [float(np.nanmean((one - values[first:]) ** 2)) for one in tried]
+        errors = [mean_square(one - values[first:]) for one in tried]
         predicted, lowest = tried[int(np.argmin(errors))], min(errors)
     return lowest

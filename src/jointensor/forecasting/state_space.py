@@ -20,6 +20,8 @@ class StateSpaceSettings:
     """Of the likelihood, from every start."""
     series: int = 32
     """That common numbers are fitted to, at most."""
+    cells: int = 1 << 17
+    """Of these series, at most: a likelihood takes some milliseconds."""
     log_variances: tuple[float, float] = (-16.0, 6.0)
     """Of logarithms of variances, relative to that of the noise."""
     damping: tuple[float, float] = (0.5, 0.99)
@@ -106,7 +108,8 @@ def _likelihood(found: Filtered) -> float:
 
 def fit_state_space(values: Array, settings: StateSpaceSettings = SETTINGS) -> StateSpace:
     """The most likely model of some series in common, ``(steps, series)``."""
-    judged = np.ascontiguousarray(some_series(values, settings.series))
+    count = max(1, min(settings.series, settings.cells // len(values)))
+    judged = np.ascontiguousarray(some_series(values, count))
 
     def model_of(x: Array) -> StateSpace:
         low, high = settings.log_variances
