@@ -10,6 +10,7 @@ from jointensor.forecasting import Panel, Timeline, fit_forecaster, roll
 from jointensor.forecasting.factors import fit_factors
 from jointensor.forecasting.forecaster import simple_names
 from jointensor.forecasting.rows import Rows, grid
+from jointensor.forecasting.trees import draw_rows
 from tests.forecasting.planted import seasonal_factors
 
 NOISE = 0.3
@@ -141,3 +142,35 @@ def test_rolling_origins_that_do_not_fit_are_refused(planted):
             roll(panel, horizon, origins)
     with pytest.raises(ConfigError, match="test 180 labels, and day has 180 with entries"):
         roll(panel, 18, 10)
+
+
+def test_more_forecasts_than_memory_holds_are_refused(planted, monkeypatch):
+    monkeypatch.setattr("jointensor.forecasting.rows.MAX_ROWS", 24 * 5)
+    with pytest.raises(ConfigError, match="6 labels of 24 series are 144 forecasts, more than 120"):
+        roll(planted[0], 3, 2)
+
+
+def test_rows_are_drawn_among_observed_values_without_repetition():
+    values = np.full((40, 5), np.nan)
+    values[10:, ::2] = 1.0
+    for count in (7, 100, 10**6):
+        rows = draw_rows(values, (12, 40), 300, count, np.random.default_rng(0))
+        assert np.isfinite(values[rows.targets, rows.series]).all()
+        assert ((rows.targets >= 12) & (rows.origins > 0) & (rows.ahead <= 300)).all()
+        assert len(set(zip(*(one.tolist() for one in rows), strict=True))) == len(rows.series) <= count
+    every = draw_rows(values, (12, 40), 3, 10**6, np.random.default_rng(0))
+    assert len(every.series) == 28 * 3 * 3
+
+
+def test_a_season_that_is_longer_than_what_is_left_for_fitting_is_not_used():
+    """Of 30 steps a season of 14 may be found; eighteen are left where twelve validate."""
+    rng = np.random.default_rng(5)
+    values = np.tile(rng.standard_normal((14, 3)), (3, 1))[:30] + 0.01 * rng.standard_normal((30, 3))
+    tensor = SparseTensor.from_dense(values.T, (Mode("place", 3), Mode("day", 30, None, "ordered")))
+    panel = panel_of(tensor, by=1)
+    for horizon in (1, 12, 17, 20):
+        forecaster = fit_forecaster(panel, horizon)
+        rows = grid(np.array([30]), np.arange(1, horizon + 1), 3)
+        found = forecaster.members(panel.values, panel.series, rows)
+        assert np.isfinite(found["forecast"]).all()
+        assert len(found) == len(forecaster.names) + 1

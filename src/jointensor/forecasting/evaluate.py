@@ -13,7 +13,7 @@ from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError
 from jointensor.forecasting.forecaster import Forecaster, fit_forecaster
 from jointensor.forecasting.panel import Panel
-from jointensor.forecasting.rows import Rows
+from jointensor.forecasting.rows import Rows, check_count
 from jointensor.forecasting.timeline import Timeline, choose_modes
 from jointensor.metrics import measure
 
@@ -80,6 +80,7 @@ def roll(panel: Panel, horizon: int, origins: int, *, seed: int = 0) -> Rolled:
             f"{origins} origins of horizon {horizon} test {horizon * origins} labels, and {panel.timeline.name} has "
             f"{len(labels)} with entries; give fewer"
         )
+    check_count(horizon * origins, panel.values.shape[1])
     blocks = labels[-horizon * origins :].reshape(origins, horizon)
     ahead = blocks - blocks[:, :1] + 1  # (origins, horizon), in steps
     forecaster = fit_forecaster(panel, int(ahead.max()), seed=seed, end=int(blocks[0, 0]))

@@ -137,8 +137,8 @@ def fit_forecaster(panel: Panel, horizon: int, *, seed: int = 0, end: int | None
             f"{steps} steps along {panel.timeline.name} are too few to forecast {horizon} more; give a shorter horizon"
         )
     codes, lowest = panel.series, 0.0 if np.nanmin(values) >= 0 else -np.inf
-    seasons = find_seasons(values, panel.timeline.clock_size)
     judged, cut = _rolling(values, horizon, seed)
+    seasons = tuple(one for one in find_seasons(values, panel.timeline.clock_size) if one < cut)
     before = _fit(values, cut, seasons, horizon, codes, seed, judged)
     views = before.views(values, codes)
     forecasts, observed = _all_members(views, judged), values[judged.targets, judged.series]
@@ -148,7 +148,7 @@ def fit_forecaster(panel: Panel, horizon: int, *, seed: int = 0, end: int | None
     mixed = np.maximum(np.einsum("rm,rm->r", forecasts, weights[group]), lowest)
     validated = {name: _rmse(column, observed) for name, column in zip(views, forecasts.T, strict=True)}
     validated["forecast"] = _rmse(mixed, observed)
-    spread = fit_spread(before.one_step_errors(values), cut, np.abs(mixed - observed), judged, before.seasons)
+    spread = fit_spread(before.one_step_errors(values), cut, np.abs(mixed - observed), judged, seasons)
     rounds = None if before.trees is None else max(before.trees.booster.best_iteration, 1)
     models = _fit(values, steps, seasons, horizon, codes, seed, rounds=rounds)
     return Forecaster(models, horizon, tuple(views), starts, weights, spread, lowest, validated)
@@ -173,7 +173,6 @@ def _fit(
     judged: Rows | None = None, rounds: int | None = None,
 ) -> Models:  # fmt: skip
     """All models, of the steps before ``end``."""
-    seasons = tuple(one for one in seasons if one < end)
     past = values[:end]
     profile = fit_profile(past, seasons)
     first = _first_full(end, seasons)

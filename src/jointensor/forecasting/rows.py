@@ -7,7 +7,12 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from jointensor.errors import ConfigError
+
 Array = NDArray[np.float64]
+
+MAX_ROWS = 1 << 24
+"""Forecasts at a time: a dozen arrays of them are held, 128 MB each."""
 
 
 class Rows(NamedTuple):
@@ -34,6 +39,15 @@ class View(Protocol):
 
     def at(self, rows: Rows) -> Array:
         """Forecasts from the values before the origins alone."""
+
+
+def check_count(labels: int, series: int) -> None:
+    """Refuse more forecasts than memory holds."""
+    if labels * series > MAX_ROWS:
+        raise ConfigError(
+            f"{labels:,} labels of {series:,} series are {labels * series:,} forecasts, more than {MAX_ROWS:,}; give a "
+            "shorter horizon"
+        )
 
 
 def grid(origins: NDArray[np.integer], ahead: NDArray[np.integer], series: int) -> Rows:

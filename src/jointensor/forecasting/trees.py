@@ -45,6 +45,9 @@ class TreeSettings:
 
 SETTINGS = TreeSettings()
 
+MAX_PERMUTED = 20
+"""Times as many rows as are wanted that are permuted to draw from them."""
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -225,7 +228,12 @@ def draw_rows(values: Array, origins: tuple[int, int], horizon: int, count: int,
     steps, series = np.nonzero(np.isfinite(values[begin:end]))
     steps = steps + begin
     total = len(steps) * horizon
-    chosen = np.arange(total) if total <= count else np.sort(rng.choice(total, count, replace=False))
+    if total <= count:
+        chosen = np.arange(total)
+    elif total <= MAX_PERMUTED * count:
+        chosen = np.sort(rng.choice(total, count, replace=False))
+    else:  # hardly any of them is drawn twice
+        chosen = np.unique(rng.integers(total, size=count))
     place, ahead = chosen // horizon, chosen % horizon + 1
     starts = steps[place] + 1 - ahead
     kept = starts > 0

@@ -20,7 +20,7 @@ from jointensor.data.tensor import SparseTensor
 from jointensor.errors import ConfigError
 from jointensor.forecasting import Forecaster, Panel, Timeline, choose_modes, figures_of_rolling, fit_forecaster
 from jointensor.forecasting.forecaster import simple_names
-from jointensor.forecasting.rows import Rows
+from jointensor.forecasting.rows import Rows, check_count
 from jointensor.runs.folder import Run
 from jointensor.runs.future import declared_modes, entries_of
 from jointensor.runs.predict import check_name, write_tables
@@ -97,6 +97,7 @@ def forecast(
     check_horizon(horizon)
     check_level(interval)
     panel = Panel.of(tensor, Timeline.of(tensor.modes, choose_modes(tensor.modes, by, declared)))
+    check_count(horizon, len(panel.series))
     ahead = panel.timeline.following(panel.end, horizon) - panel.end + 1
     forecaster = fit_forecaster(panel, int(ahead.max()), seed=seed)
     count = panel.values.shape[1]
