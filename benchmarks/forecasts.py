@@ -37,7 +37,7 @@ from jointensor.metrics import measure
 
 RESULTS = Path(__file__).with_name("results") / "forecasts"
 THREADS = 2
-SETTINGS = tuple(product((31, 127), (20, 100), (False, True)))
+SETTINGS = tuple(product((31, 127, 511), (20, 100), (False, True)))
 """Leaves, rows per leaf, and whether the last known season is subtracted."""
 ROUNDS, PATIENCE = 3000, 50
 
