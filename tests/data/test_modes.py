@@ -90,10 +90,9 @@ def test_dates_are_as_far_apart_as_they_are():
     """A weekend without entries, times of a day, weeks across years, months."""
     days = ("2024-03-01", "2024-03-04", "2024-03-05")
     assert np.diff(Mode("day", 3, days).coordinates()).tolist() == [3.0, 1.0]
-    times = ("2024-03-01 18:00", "2024-03-02T06:00:00", "2024-03-01")
-    assert np.diff(Mode("time", 3, times).coordinates()).tolist() == [0.5, -1.25]
-    zones = ("2024-03-01T00:00+01:00", "2024-03-01T00:00+00:00")
-    assert np.diff(Mode("time", 2, zones).coordinates()) == pytest.approx([1 / 24])
+    times = ("2024-03-01 18:00", "2024-03-02 06:00", "2024-03-01 00:00")
+    hours = np.diff(Mode("time", 3, times).coordinates())
+    assert hours[1] / hours[0] == pytest.approx(-30 / 12)
     weeks = ("2020-W52", "2020-W53", "2021-W01")
     assert np.diff(Mode("week", 3, weeks).coordinates()).tolist() == [1.0, 1.0]
     months = ("2023-12", "2024-02")
@@ -101,7 +100,15 @@ def test_dates_are_as_far_apart_as_they_are():
     assert np.diff(Mode("quarter", 2, ("2023-Q4", "2024-Q1")).coordinates()).tolist() == [1.0]
 
 
-@pytest.mark.parametrize("labels", [("2024-02-30", "2024-03-01"), ("2024-03-01", "2024-04"), ("2024-W60", "2024-W01")])
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ("2024-02-30", "2024-03-01"),
+        ("2024-03-01", "2024-04"),
+        ("2024-W60", "2024-W01"),
+        ("2024-03-01T00:00+01:00", "2024-03-01T00:00+02:00"),
+    ],
+)
 def test_dates_that_cannot_be_measured_together_are_counted(labels):
     ranks = Mode("day", 2, labels).coordinates()
     assert sorted(ranks.tolist()) == [0.0, 1.0]

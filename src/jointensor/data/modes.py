@@ -10,12 +10,12 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
 from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jointensor.data.calendars import calendar_of
 from jointensor.errors import ConfigError, DataError
 
 Order = Literal["none", "ordered", "cyclic"]
@@ -25,9 +25,6 @@ UNSEEN = -1
 """The index of a label that the tensor does not have."""
 
 _TIME_WORDS = ("date", "day", "time", "hour", "week", "month", "year", "minute", "timestamp")
-_DAY = timedelta(days=1)
-_EPOCH = date(1969, 12, 29).toordinal()
-"""The Monday of the first week of 1970."""
 _ISO_DATE = re.compile(r"\d{4}-(\d{2}(-\d{2}([ T].*)?)?|W\d{2}|Q\d)$")
 
 
@@ -102,17 +99,17 @@ class Mode:
     def coordinates(self) -> NDArray[np.float64]:
         """Where each position lies along an ordered mode: the label's number, its time, or its rank.
 
-        Dates are measured in days, weeks, months and quarters are counted: after a missing weekend a Monday is three
-        days after its Friday.
+        Dates are measured; weeks, months and quarters are counted: after a missing weekend a Monday is three days after
+        its Friday.
         """
         if self.labels is not None:
             numbers = [_as_number(label) for label in self.labels]
             if None not in numbers:
                 return np.array(numbers, dtype=np.float64)
             if all(is_date(label) for label in self.labels):
-                times = [_as_time(label) for label in self.labels]
-                if len({unit for unit, _ in times}) == 1 and times[0][0]:
-                    return np.array([number for _, number in times], dtype=np.float64)
+                calendar = calendar_of(self.labels)
+                if calendar is not None:
+                    return np.array(calendar.read(self.labels), dtype=np.float64)
                 return np.argsort(np.argsort(self.labels)).astype(np.float64)
         return np.arange(self.size, dtype=np.float64)
 
@@ -151,29 +148,6 @@ def sort_labels(labels: Iterable[str]) -> list[str]:
 def is_date(label: str) -> bool:
     """Whether a label is an ISO date, week, month or quarter."""
     return _ISO_DATE.match(label) is not None
-
-
-def _as_time(label: str) -> tuple[str, float]:
-    """Unit and number of a date: days, with a part of a day for a time, or weeks, months or quarters; no unit for what
-    has the look of a date only.
-
-    >>> _as_time("2024-03-01T12:00"), _as_time("1970-02"), _as_time("1970-Q1")
-    (('day', 19783.5), ('month', 1.0), ('quarter', 0.0))
-    """
-    year, rest = int(label[:4]), label[5:]
-    try:
-        if rest[0] == "W":
-            return "week", (date.fromisocalendar(year, int(rest[1:]), 1).toordinal() - _EPOCH) / 7
-        if rest[0] == "Q":
-            return "quarter", 4.0 * (year - 1970) + int(rest[1]) - 1
-        if len(rest) == 2:
-            return "month", 12.0 * (year - 1970) + date(year, int(rest), 1).month - 1
-        time = datetime.fromisoformat(label)
-    except ValueError:
-        return "", 0.0
-    if time.tzinfo is not None:
-        return "day in UTC", time.timestamp() / _DAY.total_seconds()
-    return "day", (time - datetime(1970, 1, 1)) / _DAY
 
 
 def _as_number(text: str) -> float | None:

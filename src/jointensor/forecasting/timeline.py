@@ -6,16 +6,13 @@ make one timeline, on which the first slot of a day follows the last one of the 
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jointensor.data.calendars import EPOCH_MONDAY, Calendar, calendar_of
 from jointensor.data.modes import Mode, find_mode
 from jointensor.errors import ConfigError
 from jointensor.predictors.axes import axes_of, time_unit
@@ -28,86 +25,6 @@ MIN_WEEKS = 4
 
 COMMON_SHARE = 0.5
 """Share of all gaps that are equal, from which on they are the step; otherwise the median gap is."""
-
-EPOCH_MONDAY = date(1970, 1, 5).toordinal()
-"""A Monday: days of the week are counted from it."""
-
-
-class Calendar(NamedTuple):
-    """How labels of one kind are read and written."""
-
-    name: str
-    pattern: re.Pattern[str]
-    number: Callable[[re.Match[str]], float]
-    """Of a label; equal distances in time are equal distances here."""
-    label: Callable[[float, str], str]
-    """Of a number, in the form of another label."""
-
-
-def _month_label(number: float, like: str) -> str:
-    year, month = divmod(round(number), 12)
-    return f"{year:04d}-{month + 1:02d}" + like[7:]
-
-
-def _quarter_label(number: float, like: str) -> str:
-    year, quarter = divmod(round(number), 4)
-    return f"{year:04d}-Q{quarter + 1}"
-
-
-def _week_label(number: float, like: str) -> str:
-    year, week, _ = date.fromordinal(EPOCH_MONDAY + 7 * round(number)).isocalendar()
-    return f"{year:04d}-W{week:02d}"
-
-
-def _time_label(number: float, like: str) -> str:
-    told = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=number)
-    precision = "minutes" if len(like) <= len("2026-01-01T00:00") else "seconds" if "." not in like else "microseconds"
-    return told.replace(tzinfo=None).isoformat(sep=like[10], timespec=precision)
-
-
-def _number_label(number: float, like: str) -> str:
-    return str(round(number)) if math.isclose(number, round(number)) and "." not in like else f"{number:.12g}"
-
-
-def _of_week(found: re.Match[str]) -> float:
-    monday = date.fromisocalendar(int(found[1]), int(found[2]), 1)
-    return (monday.toordinal() - EPOCH_MONDAY) // 7
-
-
-def _of_time(found: re.Match[str]) -> float:
-    return datetime.fromisoformat(found[0]).replace(tzinfo=UTC).timestamp()
-
-
-CALENDARS = (
-    Calendar("quarter", re.compile(r"(\d{4})-Q([1-4])"), lambda m: int(m[1]) * 4 + int(m[2]) - 1, _quarter_label),
-    Calendar("week", re.compile(r"(\d{4})-W(\d{2})"), _of_week, _week_label),
-    Calendar("month", re.compile(r"(\d{4})-(\d{2})(-\d{2})?"), lambda m: int(m[1]) * 12 + int(m[2]) - 1, _month_label),
-    Calendar(
-        "day", re.compile(r"\d{4}-\d{2}-\d{2}"), lambda m: date.fromisoformat(m[0]).toordinal(),
-        lambda number, like: date.fromordinal(round(number)).isoformat(),
-    ),
-    Calendar("time", re.compile(r"\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?"), _of_time, _time_label),
-    Calendar(
-        "number", re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"), lambda m: float(m[0]), _number_label
-    ),
-)  # fmt: skip
-"""Kinds of labels, the first that fits all of them; months with the same day in each are months."""
-
-
-def _fits(calendar: Calendar, labels: Sequence[str]) -> bool:
-    if calendar.name == "month":  # 2024-01-31, 2024-02-07 are days
-        days = {label[7:] for label in labels}
-        if len(days) > 1 or (days != {""} and (len(labels) < 3 or next(iter(days)) > "-28")):
-            return False
-    return _numbers(calendar, labels) is not None
-
-
-def _numbers(calendar: Calendar, labels: Sequence[str]) -> list[float] | None:
-    found = [calendar.pattern.fullmatch(label) for label in labels]
-    try:
-        return [float(calendar.number(one)) for one in found] if all(found) else None  # type: ignore[arg-type]
-    except ValueError:  # 2026-02-30
-        return None
 
 
 @dataclass(frozen=True)
@@ -129,13 +46,13 @@ class Grid:
     def of(cls, mode: Mode) -> Grid:
         """The grid of an ordered mode."""
         labels = mode.labels if mode.labels is not None else tuple(map(str, range(mode.size)))
-        calendar = next((one for one in CALENDARS if _fits(one, labels)), None)
+        calendar = calendar_of(labels)
         if calendar is None:  # neither dates nor numbers: their places
             raise ConfigError(
                 f"mode '{mode.name}' cannot be continued: its labels, such as '{labels[-1]}', are neither numbers nor "
                 "ISO dates"
             )
-        numbers = np.array(_numbers(calendar, labels))  # (labels,)
+        numbers = np.array(calendar.read(labels))  # (labels,)
         step = _step_of(np.diff(np.sort(numbers)))
         steps = np.round((numbers - numbers.min()) / step).astype(np.int64)
         if steps.max() >= MAX_STEPS:
@@ -160,7 +77,7 @@ class Grid:
 
     def places(self, labels: Sequence[str]) -> NDArray[np.int64]:
         """Steps of labels, -1 for those that are not of this kind, or before the first one."""
-        numbers = [_numbers(self.calendar, [label]) for label in labels]
+        numbers = [self.calendar.read([label]) for label in labels]
         found = [-1.0 if one is None else (one[0] - self.first) / self.step for one in numbers]
         return np.array([round(one) if -0.5 <= one < MAX_STEPS else -1 for one in found], dtype=np.int64)
 
