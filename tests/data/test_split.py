@@ -80,10 +80,13 @@ def test_validation_entries_are_drawn_in_groups_where_the_rule_leaves_it_open(ru
     assert parts.together == (0,)
 
 
-@pytest.mark.parametrize("rule", ["time:day", "slices:item", "group:item"])
-def test_validation_entries_of_other_rules_stay(rule):
+@pytest.mark.parametrize(
+    ("rule", "folds"), [("group:item", "group:user"), ("time:day", "like-gaps"), ("slices:item", "like-gaps")]
+)
+def test_validation_entries_of_other_rules_stay(rule, folds):
+    """Groups say what validates; other rules leave it to single entries unless folds are asked for."""
     before = split(numbered(300), rule=rule, seed=1)
-    assert with_folds(before, "group:user", 0.3) is before
+    assert with_folds(before, folds, 0.3) is before
 
 
 def test_two_groups_are_enough_to_validate():

@@ -413,7 +413,8 @@ def test_a_damaged_config_is_said_to_be_damaged(config, copy):
         ({"recipe_changes": {"epochs_per_turn": 0}}, "recipe: epochs_per_turn is 0, it must be at least 1"),
         (
             {"split": "half"},
-            "split 'half' is not known; give standard, first:N, time:MODE, slices:MODE, group:MODE,MODE or like-gaps",
+            "split 'half' is not known; give standard, first:N, time:MODE[,horizon=H,origins=K], slices:MODE, "
+            "group:MODE,MODE or like-gaps",
         ),
     ],
 )
