@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections import Counter
 from importlib.util import module_from_spec, spec_from_file_location
 from statistics import mean
@@ -84,6 +85,16 @@ def test_tables_of_scripts_are_made_from_their_records(monkeypatch, name):
     spec.loader.exec_module(script)
     table = script.table(ROOT / "benchmarks" / "results" / name)
     assert table in (DOCS / "results.md").read_text(encoding="utf-8"), f"python benchmarks/{name}.py --table"
+
+
+def test_the_table_of_forecasts_is_made_from_its_records(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    pytest.importorskip("lightgbm", reason="forecasts.py imports it")
+    spec = spec_from_file_location("forecasts", ROOT / "benchmarks" / "forecasts.py")
+    script = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "forecasts", script)  # where dataclasses look for their annotations
+    spec.loader.exec_module(script)
+    assert script.table() in (DOCS / "results.md").read_text(encoding="utf-8"), "python benchmarks/forecasts.py --table"
 
 
 def test_the_table_of_gaps_is_made_from_its_records():
