@@ -9,10 +9,10 @@ from jointensor.solvers.als import Als
 from jointensor.solvers.systems import SystemsInMemory
 
 
-def exact(shape, indices, values, rank, *, scale=(0.3, 0.1), seed=0):
-    """The multilinear half, its exact solver, and the values in the solver's order."""
+def exact(shape, indices, values, rank, *, scale=(0.3, 0.1), seed=0, links=""):
+    """The multilinear half with links of rows such as `+smooth:0`, its solver, and the values in the solver's order."""
     torch.manual_seed(seed)
-    g = Multilinear(shape, f"cp:{rank}")
+    g = Multilinear(shape, f"cp:{rank}{links}")
     for parameter in g.parameters():
         torch.nn.init.normal_(parameter, *scale)
     entries = Entries(torch.as_tensor(indices), torch.as_tensor(values)).by_last_mode()  # as `fit` does

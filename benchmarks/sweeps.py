@@ -5,6 +5,7 @@
 
 CPU     2.6 million entries of 183 × 24 × 1140 × 1717, beside `ssyrk` of SciPy over blocks of the same sizes that are in
         the cache: no gathering, no targets, no solving. Both in turn; seconds are medians, the ratio of neighbours.
+        Then sweeps in which the rows of the first two modes are linked, in turn with those without links.
 GPU     the shape of the Enron tensor, beside the larger of two floors: bytes of all looked-up rows over the rate of a
         copy, and products of half a system per entry over the rate of a large matrix product (32 bits, or three
         products of TF32, whichever is faster). One sweep beforehand does not count.
@@ -22,6 +23,8 @@ RANKS = {"cpu": (16, 20, 64, 128, 256), "cuda": (16, 64, 128, 256, 512)}
 ENTRIES = {"cpu": 2_600_000, "cuda": 39_000_000}
 ALIKE = True
 """Without weights, as `ssyrk` needs it."""
+LINKS = "+smooth:0+cyclic:1"
+"""Of the tensor on the CPU."""
 MATRIX = 8192
 """Rows and columns of the matrix product whose rate is a floor."""
 
@@ -54,6 +57,15 @@ def on_cpu(options):
             "ratio": float(np.median(np.array(processor[0]) / np.array(processor[1]))),
             "passes": {"ours": seconds[0], "syrk": seconds[1], "cores": [one.cores for one in ours]},
         }
+        _, linked, _ = exact(tensors.SHAPE, indices, values, rank, links=LINKS)
+
+        def linked_sweep(als=linked, ordered=ordered):
+            return clock(lambda: als.sweep(ordered))
+
+        sides = alternate(linked_sweep, sweep, options.passes)
+        with_links, without = (np.array([one.seconds for one in side]) for side in sides)
+        found[rank] |= {"linked": float(np.median(with_links)), "linked_ratio": float(np.median(with_links / without))}
+        print(f"R = {rank:4} linked rows {found[rank]['linked_ratio']:.2f} times the seconds of those without")
         show(
             rank, found[rank], f"syrk {found[rank]['syrk']:.3f} s, {found[rank]['ratio']:.2f} times its processor time"
         )

@@ -32,8 +32,13 @@ MAX_STEPS = 100
 STEPS_PER_LOOK = 4
 """Steps after which the residual is looked at: on a GPU the host waits for it."""
 
-STEP_TOLERANCE = 1e-6
-"""Size of the residual over that of the right side at which the steps end."""
+STEP_TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4}
+"""Size of the residual over that of the right side at which the steps end; rounding of 32 bits allows little less, and
+the next sweep goes on from there."""
+
+MAX_DOUBLE_NUMBERS = 1 << 20
+"""Numbers in systems up to which these are solved in 64 bits on a CPU. The steps read all of them: beyond the cache,
+half the bytes are half the seconds."""
 
 TERMS = 3
 """Rows in one difference."""
@@ -222,7 +227,7 @@ def solve_linked(
     """
     for rows in row_groups(len(table), table):
         gram, right = systems_of(rows)
-        if not gram.is_cuda:  # 64 bits cost little there, and rounding would end the steps early
+        if not gram.is_cuda and gram.numel() <= MAX_DOUBLE_NUMBERS:
             gram, right = gram.double(), right.double()
         solve_group(gram, right, ridge, mean, links, table, rows)
 
@@ -237,7 +242,7 @@ def solve_group(
     if links.pull is not None:
         wanted = wanted + links.pull[rows]
     missing = wanted - here.own(present[rows]) - links.product(present)[rows].to(gram.dtype)
-    change = here.solve(missing, STEP_TOLERANCE * float(wanted.square().sum().sqrt()))
+    change = here.solve(missing, STEP_TOLERANCES[gram.dtype] * float(wanted.square().sum().sqrt()))
     if bool(torch.isfinite(change).all()):
         table[rows] += change.to(table.dtype)
 
