@@ -33,8 +33,8 @@ STEPS_PER_LOOK = 4
 """Steps after which the residual is looked at: on a GPU the host waits for it."""
 
 STEP_TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
-"""Size of the residual over that of the right side at which the steps end. Large systems are in 32 bits: there steps are
-dear, and the next sweep goes on from where these end."""
+"""Size of the residual over that of the right side at which the steps end. Large systems are in 32 bits: there a step
+takes long, and the next sweep goes on from where these end."""
 
 MAX_DOUBLE_NUMBERS = 1 << 20
 """Numbers in systems up to which these are solved in 64 bits on a CPU. The steps read all of them: beyond the cache,
