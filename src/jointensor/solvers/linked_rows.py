@@ -58,6 +58,9 @@ MAX_SEASONS = 2
 HALF_STEP = 0.5
 """Within which coordinates count as equal, in median steps."""
 
+MIN_GAP = 1e-3
+"""Smallest distance of neighbours, in median steps: labels at one place would have weights without bounds."""
+
 MIN_LAG_GAIN = 0.1
 """Share by which rows a lag apart must differ less than those on the way to it."""
 
@@ -138,28 +141,44 @@ class RowLinks:
 
     def _of_kind(self, kind: str) -> Differences:
         name, _, lag = kind.partition(":")
-        size, place, at = len(self.labels), torch.arange(len(self.labels), device=self.labels.device), self.coordinates
-        if name == "season":
-            wanted = at + float(lag)
-            there = torch.searchsorted(at, wanted - HALF_STEP).clamp_max(size - 1)
-            kept = (at[there] - wanted).abs() < HALF_STEP
-            rows, ones = [self.labels[there[kept]], self.labels[place[kept]]], torch.ones_like(at[kept])
-            return Differences.of(rows, [ones, -ones], size)
-        following = place.roll(-1)
-        gaps = at[following] - at
-        if self.period:
-            gaps[-1] += self.period
-        gaps = gaps.clamp_min(1e-3)
-        if name == "walk":
-            kept = place if self.period else place[:-1]
-            root = gaps[kept].rsqrt()
-            return Differences.of([self.labels[following[kept]], self.labels[kept]], [root, -root], size)
-        kept = place if self.period else place[1:-1]
+        return self._season(float(lag)) if name == "season" else self._walk() if name == "walk" else self._curve()
+
+    def _walk(self) -> Differences:
+        """Steps from one label to the next, over the roots of their gaps."""
+        places = torch.arange(len(self.labels), device=self.labels.device)
+        kept = places if self.period else places[:-1]
+        root = self._gaps()[kept].rsqrt()
+        return Differences.of([self.labels.roll(-1)[kept], self.labels[kept]], [root, -root], len(self.labels))
+
+    def _curve(self) -> Differences:
+        """Every row less the line between its neighbours."""
+        places, gaps = torch.arange(len(self.labels), device=self.labels.device), self._gaps()
+        kept = places if self.period else places[1:-1]
         before, after = gaps.roll(1)[kept], gaps[kept]
         scale = (before * after).rsqrt()
-        near = [after / (before + after) * scale, before / (before + after) * scale]
-        rows = [self.labels[kept], self.labels[kept.roll(0) - 1], self.labels[following[kept]]]
-        return Differences.of(rows, [scale, -near[0], -near[1]], size)
+        rows = [self.labels[kept], self.labels.roll(1)[kept], self.labels.roll(-1)[kept]]
+        shares = [after / (before + after), before / (before + after)]
+        return Differences.of(rows, [scale, *(-share * scale for share in shares)], len(self.labels))
+
+    def _season(self, lag: float) -> Differences:
+        """Every row less the one a lag before it."""
+        later, earlier = self._apart(lag)
+        ones = torch.ones_like(self.coordinates[earlier])
+        return Differences.of([self.labels[later], self.labels[earlier]], [ones, -ones], len(self.labels))
+
+    def _gaps(self) -> Tensor:
+        """From every place of the order to the next one, and from the last to the first, ``(I,)``."""
+        gaps = self.coordinates.roll(-1) - self.coordinates
+        if self.period:
+            gaps[-1] += self.period
+        return gaps.clamp_min(MIN_GAP)
+
+    def _apart(self, lag: float) -> tuple[Tensor, Tensor]:
+        """Pairs of places that are a lag apart, the later ones first."""
+        wanted = self.coordinates + lag
+        there = torch.searchsorted(self.coordinates, wanted - HALF_STEP).clamp_max(len(wanted) - 1)
+        earlier = ((self.coordinates[there] - wanted).abs() < HALF_STEP).nonzero().squeeze(1)
+        return there[earlier], earlier
 
     def likely_seasons(self, table: Tensor) -> list[str]:
         """Kinds of seasons whose differences of rows ``(I, R)`` are smallest; the shortest one first.
@@ -182,10 +201,8 @@ class RowLinks:
 
     def _step_size(self, rows: Tensor, lag: int) -> float:
         """Mean squared difference of rows a lag apart, ``(I, R)`` in their order."""
-        at = self.coordinates
-        there = torch.searchsorted(at, at + lag - HALF_STEP).clamp_max(len(at) - 1)
-        kept = (at[there] - at - lag).abs() < HALF_STEP
-        return float((rows[there[kept]] - rows[kept]).square().mean()) if bool(kept.any()) else math.inf
+        later, earlier = self._apart(lag)
+        return float((rows[later] - rows[earlier]).square().mean()) if len(later) else math.inf
 
 
 class LinkPrior(NamedTuple):
