@@ -25,6 +25,7 @@ def test_candidates_have_names_of_their_own(shape):
         "interpolation",
         "kriging",
         "exact",
+        "unfolding",
     }
     assert offered[0] == BIAS
 
@@ -33,7 +34,11 @@ def test_interpolation_is_offered_along_ordered_modes():
     tensor, _ = make_joint((6, 5, 4), (1, 0), observed=15, seed=0)
     modes = (replace(tensor.modes[0], order="ordered"), *tensor.modes[1:])
     ordered = SparseTensor(tensor.indices, tensor.values, modes)
-    assert {one.family for one in candidates_for(ordered) if one.stage == "core"} == set(FAMILIES) - {"mean", "exact"}
+    assert {one.family for one in candidates_for(ordered) if one.stage == "core"} == set(FAMILIES) - {
+        "mean",
+        "exact",
+        "unfolding",
+    }
 
 
 def test_cp_is_offered_where_there_are_many_entries_per_parameter():
@@ -108,7 +113,7 @@ def test_the_core_has_the_candidates_of_the_default_fit_before_others(shape, obs
 def test_a_warm_up_of_exact_candidates_has_every_rank():
     tensor, _ = make_joint((12, 12, 24), (1, 0), observed=3000, seed=0)
     timed = SparseTensor(tensor.indices, tensor.values, (*tensor.modes[:2], Mode("hour", 24, order="cyclic")))
-    smooth, plain = exact_candidates(timed)
+    _, smooth, plain = exact_candidates(timed)
     assert [one.rank[0] for one in family_of(plain).warmup_candidates(plain)] == [8, 16, 32, 64, 128]
     blocks = [one.linear for one in family_of(smooth).warmup_candidates(smooth)]
     assert blocks == [f"mean+bias+cp:{rank}+cyclic:2" for rank in (8, 16, 32, 64, 128)]

@@ -14,6 +14,7 @@ from jointensor.predictors.knn import KnnResiduals
 from jointensor.predictors.kriging import Kriging
 from jointensor.predictors.tables import Mean, Tables, fit_tables, refit_tables
 from jointensor.predictors.trees import Trees, fit_trees
+from jointensor.predictors.unfolding import Unfolded
 
 __all__ = [
     "BASELINES",
@@ -29,6 +30,7 @@ __all__ = [
     "Predictor",
     "Tables",
     "Trees",
+    "Unfolded",
     "fit_baseline",
     "fit_baselines",
     "fit_bias",

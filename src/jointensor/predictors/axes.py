@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from jointensor.data.modes import Mode, is_date
 from jointensor.data.tensor import cell_keys
-from jointensor.predictors.base import MAX_CELLS, is_array, require
+from jointensor.predictors.base import MAX_CELLS, Packed, is_array, require, whole_numbers
 from jointensor.predictors.fibers import can_be_numbered, ordered_along
 
 TIME_UNITS = {
@@ -92,6 +93,11 @@ def axes_of(modes: Sequence[Mode]) -> list[tuple[int, ...]]:
     return [(n,) for n in ordered] + [pair for pair in pairs if math.prod(modes[n].size for n in pair) <= MAX_POSITIONS]
 
 
+def longest_axis(modes: Sequence[Mode]) -> tuple[int, ...]:
+    """Modes of the axis with most positions; none where there is no axis."""
+    return max(axes_of(modes), key=lambda axis: math.prod(modes[n].size for n in axis), default=())
+
+
 def time_unit(mode: Mode) -> int | None:
     """Which unit of time a mode counts, by its name or its labels; ``None`` for anything else."""
     units = [TIME_UNITS[word] for word in re.split(r"[^a-z]+", mode.name.lower()) if word in TIME_UNITS]
@@ -103,16 +109,31 @@ def time_unit(mode: Mode) -> int | None:
     return TIME_UNITS["date"] if dates else None
 
 
-def check_axis(axis: Axis, keys: NDArray[Any], values: NDArray[Any]) -> None:
-    """Refuse a stored axis, and entries along it, that do not belong together."""
-    n_modes = len(axis.shape)
-    require(0 < len(axis.modes) <= 2 and len(set(axis.modes)) == len(axis.modes) < n_modes + 1, "modes of an axis")
-    require(all(n < n_modes for n in axis.modes) and 0 < math.prod(axis.shape) < MAX_CELLS, "shape of an axis")
-    require(is_array(axis.coordinates, np.float64, axis.size), "coordinates of an axis")
-    require(bool(np.isfinite(axis.coordinates).all()) and bool((np.diff(axis.coordinates) >= 0).all()), "coordinates")
-    for n, ranks in zip(axis.modes, axis.ranks, strict=True):
-        size = axis.shape[n]
-        require(is_array(ranks, np.int64, size) and bool(((ranks >= 0) & (ranks < size)).all()), "ranks of an axis")
+def pack_axis(axis: Axis) -> Packed:
+    """Modes, shape, period, coordinates and ranks of an axis."""
+    arrays = {"coordinates": axis.coordinates} | {f"ranks.{k}": ranks for k, ranks in enumerate(axis.ranks)}
+    config = {"modes": list(axis.modes), "shape": list(axis.shape), "period": axis.period}
+    return Packed(config, {name: torch.as_tensor(array) for name, array in arrays.items()})
+
+
+def unpack_axis(packed: Packed) -> Axis:
+    """The stored axis, if every label of its modes has a position."""
+    modes, shape = whole_numbers(packed.config["modes"]), whole_numbers(packed.config["shape"])
+    require(0 < len(modes) <= 2 and len(set(modes)) == len(modes), "modes of an axis")
+    require(all(n < len(shape) for n in modes) and 0 < math.prod(shape) < MAX_CELLS, "shape of an axis")
+    ranks = tuple(packed.array(f"ranks.{k}") for k in range(len(modes)))
+    axis = Axis(modes, shape, ranks, packed.array("coordinates"), float(packed.config["period"]))
+    coordinates = axis.coordinates
+    require(0 <= axis.period < MAX_CELLS, "period of an axis")
+    require(is_array(coordinates, np.float64, axis.size), "coordinates of an axis")
+    require(bool(np.isfinite(coordinates).all()) and bool((np.diff(coordinates) >= 0).all()), "coordinates of an axis")
+    for n, one in zip(modes, ranks, strict=True):
+        require(is_array(one, np.int64, shape[n]) and bool(((one >= 0) & (one < shape[n])).all()), "ranks of an axis")
+    return axis
+
+
+def check_entries(axis: Axis, keys: NDArray[Any], values: NDArray[Any]) -> None:
+    """Refuse stored entries along an axis that are not cells of its tensor, in order."""
     require(keys.ndim == 1 and keys.dtype == np.int64 and bool((np.diff(keys) >= 0).all()), "keys of an axis")
     require(not len(keys) or bool(keys[0] >= 0 and keys[-1] < math.prod(axis.shape)), "keys of an axis")
     require(is_array(values, np.float32, len(keys)), "values along an axis")

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from jointensor.data.modes import Mode
 from jointensor.kernels.numba_kriging import Covariance, Found, find_neighbours, predict_from_neighbours
-from jointensor.predictors.axes import Axis, check_axis
-from jointensor.predictors.base import MAX_CELLS, PREDICTORS, Packed, Predictor, is_array, require, whole_numbers
+from jointensor.predictors.axes import Axis, check_entries, pack_axis, unpack_axis
+from jointensor.predictors.base import MAX_CELLS, PREDICTORS, Packed, Predictor, is_array, require
 from jointensor.predictors.fibers import inside
 
 NEIGHBOURS_PER_SIDE = 4
@@ -96,8 +96,8 @@ class Tuning:
 TUNING = Tuning()
 """The numbers of every fit."""
 
-ARRAYS = ("coordinates", "keys", "residuals", "seasons")
-COVARIANCE = ("period", "near", "length", "far", "scale")
+ARRAYS = ("keys", "residuals", "seasons")
+COVARIANCE = ("near", "length", "far", "scale")
 """Numbers that determine the covariance of two entries, the seasons aside, and the scale."""
 
 
@@ -214,22 +214,18 @@ class Kriging(Predictor):
 
     def pack(self) -> Packed:
         """Residuals and covariance."""
-        numbers = {"period": self.axis.period} | {name: getattr(self, name) for name in COVARIANCE[1:]}
-        arrays = {"coordinates": self.axis.coordinates, "keys": self.keys, "residuals": self.residuals}
-        arrays |= {"seasons": self.seasons} | {f"ranks.{k}": ranks for k, ranks in enumerate(self.axis.ranks)}
-        config = {"modes": list(self.axis.modes), "shape": list(self.shape)} | numbers
-        return Packed(config, {name: torch.as_tensor(array) for name, array in arrays.items()})
+        packed = pack_axis(self.axis)
+        packed.config.update({name: getattr(self, name) for name in COVARIANCE})
+        packed.arrays.update({name: torch.as_tensor(getattr(self, name)) for name in ARRAYS})
+        return packed
 
     @classmethod
     def unpack(cls, packed: Packed) -> Self:
         """The stored residuals, if every position is one of the axis."""
-        config, (coordinates, keys, residuals, seasons) = packed.config, map(packed.array, ARRAYS)
-        modes = whole_numbers(config["modes"])
-        ranks = tuple(packed.array(f"ranks.{k}") for k in range(len(modes)))
-        numbers = {name: float(config[name]) for name in COVARIANCE}  # compiled for floats
+        axis, (keys, residuals, seasons) = unpack_axis(packed), map(packed.array, ARRAYS)
+        numbers = {name: float(packed.config[name]) for name in COVARIANCE}  # compiled for floats
         require(all(0 <= one < MAX_CELLS for one in numbers.values()) and numbers["length"], "covariance")
-        axis = Axis(modes, whole_numbers(config["shape"]), ranks, coordinates, numbers.pop("period"))
-        check_axis(axis, keys, residuals)
+        check_entries(axis, keys, residuals)
         require(is_array(seasons, np.float64, len(seasons), 4) and len(seasons) <= TUNING.seasons, "seasons")
         require(bool(((seasons > 0) & (seasons < MAX_CELLS)).all() and (seasons[:, 0] >= 1).all()), "seasons")
         return cls(axis, keys, residuals, seasons=seasons, **numbers)

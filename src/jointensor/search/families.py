@@ -11,14 +11,16 @@ from typing import Any
 import numpy as np
 
 from jointensor.data.split import Split
-from jointensor.data.tensor import SparseTensor
+from jointensor.data.tensor import SparseTensor, join
 from jointensor.models.blocks.spec import parse_blocks
 from jointensor.models.joint import JointModel
 from jointensor.predictors import Predictor, fit_bias, fit_tables, fit_trees, refit_tables
-from jointensor.predictors.axes import axes_of
+from jointensor.predictors.axes import axes_of, longest_axis
 from jointensor.predictors.interpolation import Interpolation, best_interpolation
+from jointensor.predictors.joint import JointPredictor
 from jointensor.predictors.kriged_tables import krige_tables, refit_kriged_tables
-from jointensor.predictors.tables import Mean
+from jointensor.predictors.tables import Mean, Tables
+from jointensor.predictors.unfolding import Unfolded, Unfolding
 from jointensor.search.interruption import StopRequested
 from jointensor.search.portfolio import Candidate
 from jointensor.search.settings import SETTINGS, SearchSettings
@@ -304,6 +306,34 @@ class ExactFamily(JointFamily):
         return {"max_rank": MAX_RANK, "restarts": 0}
 
 
+class UnfoldingFamily(ExactFamily):
+    """CP of the unfolded tensor: of the matrix of its fibers by the positions along its longest axis."""
+
+    def fit(self, candidate: Candidate, train: SparseTensor, valid: SparseTensor, options: FitOptions) -> Predictor:
+        """Rows are the fibers of training and validation entries, so that a refit has the same ones."""
+        unfolding = Unfolding.of(join(train, valid), longest_axis(train.modes))
+        found = super().fit(candidate, unfolding.matrix(train), unfolding.matrix(valid), options)
+        return _unfolded(unfolding, found, fit_bias(train, valid))
+
+    def refit(self, candidate: Candidate, fits: Sequence[Any], tensor: SparseTensor, options: FitOptions) -> Predictor:
+        """The mean of the solutions of all fits with the same rows, each solved on with all entries."""
+        unfolding = fits[0].unfolding
+        alike = [one.inner for one in fits if np.array_equal(one.unfolding.fibers, unfolding.fibers)]
+        found = super().refit(candidate, alike, unfolding.matrix(tensor), options)
+        return _unfolded(unfolding, found, refit_tables(fits[0].fallback, tensor))
+
+    def to_cpu(self, part: Any) -> Predictor:
+        """It is there."""
+        return part
+
+
+def _unfolded(unfolding: Unfolding, found: Predictor, bias: Tables) -> Unfolded:
+    """With the model of the matrix in the memory of the CPU, where it predicts fast."""
+    assert isinstance(found, JointPredictor)  # it is what exact fits are
+    found.model.cpu()
+    return Unfolded(unfolding, found, bias)
+
+
 FAMILIES: dict[str, Family] = {
     "mean": MeanFamily(),
     "bias": BiasFamily(),
@@ -311,6 +341,7 @@ FAMILIES: dict[str, Family] = {
     "interpolation": InterpolationFamily(),
     "kriging": KrigedTablesFamily(),
     "exact": ExactFamily(),
+    "unfolding": UnfoldingFamily(),
     "trees": TreesFamily(),
     "gibbs": GibbsFamily(),
     "joint": JointFamily(),

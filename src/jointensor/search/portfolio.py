@@ -6,15 +6,18 @@ How a candidate is fitted is the business of its family: :mod:`jointensor.search
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
+from jointensor.data.modes import Mode
 from jointensor.data.tensor import SparseTensor
-from jointensor.predictors.axes import axes_of
+from jointensor.predictors.axes import axes_of, longest_axis
 from jointensor.predictors.target_encoding import subsets_of
+from jointensor.predictors.unfolding import Unfolding
 from jointensor.search.settings import SETTINGS, SearchSettings
 
 Stage = Literal["core", "richer", "late"]
@@ -137,24 +140,39 @@ def _pairs(tensor: SparseTensor, settings: SearchSettings) -> str:
 
 
 def exact_candidates(tensor: SparseTensor, settings: SearchSettings = SETTINGS) -> list[Candidate]:
-    """CP with R by validation; and the same with rows of ordered modes that are drawn to their neighbours.
+    """CP of the unfolded tensor and of the tensor, with R by validation; none where there are too few entries."""
+    return _unfolding(tensor, settings) + _cp(tensor, settings)
 
-    None where there are too few entries.
-    """
+
+def _unfolding(tensor: SparseTensor, settings: SearchSettings) -> list[Candidate]:
+    """The matrix of fibers by positions along the longest axis, unless the tensor is one already."""
+    axis, rank = longest_axis(tensor.modes), settings.first_rank
+    if not axis or tensor.n_modes == 2 or len(tensor) > settings.max_unfolded_entries:
+        return []
+    unfolding = Unfolding.of(tensor, axis)
+    parameters = rank * (len(unfolding.fibers) + unfolding.along.size)
+    if len(tensor) < settings.min_exact_entries * parameters:
+        return []
+    linear = f"mean+bias+cp:{rank}{_smooth((Mode('fiber', len(unfolding.fibers)), unfolding.along))}"
+    return [Candidate("unfolding", "unfolding", 3, (rank, 0), linear=linear, stage="core", max_share=0.25)]
+
+
+def _cp(tensor: SparseTensor, settings: SearchSettings) -> list[Candidate]:
+    """With rows of ordered modes that are drawn to their neighbours, and without."""
     rank = settings.first_rank
     if _entries_per_parameter(tensor, settings) < settings.min_exact_entries:
         return []
     solutions = settings.solutions if len(tensor) <= settings.max_averaged_entries else settings.solutions // 2
     plain = Candidate("cp", "exact", 2, (rank, 0), options={"solutions": solutions}, stage="core", max_share=0.25)
-    smooth = _smooth(tensor)
+    smooth = _smooth(tensor.modes)
     if not smooth:
         return [plain]
     return [replace(plain, name="cp+smooth", simplicity=3, linear=f"mean+bias+cp:{rank}{smooth}"), plain]
 
 
-def _smooth(tensor: SparseTensor) -> str:
+def _smooth(modes: Sequence[Mode]) -> str:
     """Priors by which rows of neighbouring labels are alike, for all ordered modes."""
-    ordered = [(n, mode.order) for n, mode in enumerate(tensor.modes) if mode.order != "none"]
+    ordered = [(n, mode.order) for n, mode in enumerate(modes) if mode.order != "none"]
     return "".join(f"+{'cyclic' if order == 'cyclic' else 'smooth'}:{n}" for n, order in ordered)
 
 
