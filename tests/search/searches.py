@@ -44,7 +44,7 @@ def halves(tensor, learnt):
     return tensor.take(order[:learnt]), tensor.take(order[learnt:])
 
 
-def bench(tensor, *candidates, seconds=None, fits=PLENTY, clock=None, groups=(), stopping=lambda: False):
+def bench(tensor, *candidates, seconds=None, fits=PLENTY, clock=None, groups=(), stopping=lambda: False, costs=()):
     """The parts of a search as :func:`search` puts them together, and its notes."""
     notes = []
     clock = clock or FakeClock()
@@ -61,7 +61,7 @@ def bench(tensor, *candidates, seconds=None, fits=PLENTY, clock=None, groups=(),
         fitter=fitter,
         interruption=interruption,
         notes=notes,
-        screening=Screening(data, budget, fitter, candidates, on_note=notes.append),
+        screening=Screening(data, budget, fitter, candidates, on_note=notes.append, costs=costs),
         refitting=Refitting(fitter, budget, interruption, on_note=notes.append),
     )
 

@@ -1,5 +1,6 @@
 """The default fit in a search: when it is made, what weight it has, and what the figures and intervals are then."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -43,6 +44,16 @@ def made(tensor, fits=PLENTY, store=None):
     """Entries in folds, and the default fit of a search of them."""
     data, fitter = fitter_of(tensor, make_budget(None, fits), store=store)
     return data, fitter.first()
+
+
+def test_it_says_what_each_of_its_candidates_took():
+    moments = itertools.count()  # a second passes whenever the clock is read
+    _, fitter = fitter_of(along_days()[0], make_budget(1e6, None, lambda: next(moments)), clock=lambda: next(moments))
+    member = fitter.first()
+    fitted = {one.name for one in member.fits[0].members} - {"mean", "bias", "tables", "interp"}
+    assert fitted
+    assert fitted <= {one.name for one, _ in member.costs}
+    assert all(seconds >= 1 for _, seconds in member.costs)
 
 
 # --- which entries it learns from

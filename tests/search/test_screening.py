@@ -70,6 +70,18 @@ def test_in_seconds_candidates_are_expected_to_take_what_their_family_took(plant
     assert [one.cost for one in results.values()] == [10, 20]
 
 
+def test_what_the_default_fit_took_is_expected_of_families_that_were_not_tried_yet(planted):
+    """Of 100 s, 60 are for screening; trees took 45 s elsewhere, and twice as many are expected to take 90."""
+    more = replace(TREES, name="more trees", effort=2.0)
+    parts = bench(planted[0], BIAS, more, TREES, seconds=100.0, costs=[(TREES, 45.0), (BIAS, 99.0)])
+    results = {}
+    parts.screening.try_core(results)
+    assert "more trees: not tried, it may take 90 s" in parts.notes
+    assert "trees" in results
+    parts.screening.try_core(results)  # what a family takes here counts from now on
+    assert "more trees" in results
+
+
 def test_richer_candidates_follow_the_best_of_their_family(planted):
     richer = [
         Candidate("after bias", "bias", 3, stage="richer", after="bias"),

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,8 @@ class DefaultMember:
     """Squared error of the first fit over that of additive biases, on its validation entries."""
     made: int = 1
     """Fits that were made, those that were left out included."""
+    costs: tuple[tuple[Candidate, float], ...] = ()
+    """Candidates of the first fit with their seconds: what fits of their families cost on this machine."""
 
     def as_member(self, weight: float) -> Member:
         """Of an ensemble."""
@@ -111,7 +113,8 @@ class DefaultFitter:
         predictions = _cross_weighted(found.validated, parts.valid, options.seed, options.settings)
         error = math.sqrt(squared_error(predictions, parts.valid.values))
         self.on_note(f"{NAME}: RMSE {error:.4g} on its validation entries, {found.seconds:.1f} s")
-        return DefaultMember((found.predictor,), positions, predictions, found.seconds, found.error_over_bias(parts))
+        own = DefaultMember((found.predictor,), positions, predictions, found.seconds, found.error_over_bias(parts))
+        return replace(own, costs=tuple((one, found.costs[one.name]) for one in candidates if one.name in found.costs))
 
     def repeated(self, member: DefaultMember) -> DefaultMember:
         """With further fits, each validated by entries of another fold, as far as the budget lasts.
@@ -155,7 +158,8 @@ class DefaultFitter:
         if found.outcome == "converged" or (found.outcome == "budget" and not fold):
             for key, one in zip(keys, (found.predictor, found.validated), strict=True):
                 self.store.save(key, one, seconds)
-        return _Made(found.predictor, found.validated, seconds, found.outcome == "converged")
+        costs = {row["name"]: row["seconds"] for row in found.trials if not row["failure"]}
+        return _Made(found.predictor, found.validated, seconds, found.outcome == "converged", costs)
 
 
 @dataclass(frozen=True)
@@ -166,6 +170,8 @@ class _Made:
     validated: Ensemble
     seconds: float
     converged: bool = True
+    costs: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of its members by name; none of a fit that was loaded."""
 
     def error_over_bias(self, parts: Split) -> float:
         """Squared error over that of additive biases, on validation entries that neither has learnt from."""

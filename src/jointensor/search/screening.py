@@ -76,6 +76,8 @@ class Screening:
         Numbers of the search.
     on_note
         Called with a line for the user.
+    costs
+        Candidates that were fitted elsewhere, with their seconds: what a family costs before one of it was tried.
     """
 
     def __init__(
@@ -87,8 +89,10 @@ class Screening:
         processes: ProcessGroup = SINGLE_PROCESS,
         settings: SearchSettings = SETTINGS,
         on_note: Callable[[str], None] = lambda _: None,
+        costs: Sequence[tuple[Candidate, float]] = (),
     ) -> None:
         self._data, self._budget, self._fitter, self._candidates = data, budget, fitter, candidates
+        self._costs = costs
         self._processes, self._settings, self._on_note = processes, settings, on_note
 
     # --- screening on the first fold
@@ -146,9 +150,11 @@ class Screening:
 
     def _expected_cost(self, results: Results, candidate: Candidate) -> Cost:
         fitted = [one for one in results.values() if one.fits]
+        families = {one.candidate.family for one in fitted}
+        others = [(one, seconds) for one, seconds in self._costs if one.family not in families]
         return Cost(
-            self._budget.expected_cost(candidate, [(one.candidate, one.cost) for one in fitted]),
-            self._budget.expected_cost(candidate, [(one.candidate, one.longest) for one in fitted]),
+            self._budget.expected_cost(candidate, [*((one.candidate, one.cost) for one in fitted), *others]),
+            self._budget.expected_cost(candidate, [*((one.candidate, one.longest) for one in fitted), *others]),
         )
 
     def _skip(self, results: Results, candidate: Candidate) -> None:

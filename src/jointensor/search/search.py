@@ -116,7 +116,8 @@ def search(  # noqa: PLR0913 - everything that decides a search
         first = default_fitter.first() if candidates is None and not processes.shared else None
         if first is not None and not is_sparse(data.tensor, settings):
             first = default_fitter.repeated(first)
-        screening = Screening(data, limit, fitter, offered, processes, settings, on_note)
+        costs = () if first is None else first.costs
+        screening = Screening(data, limit, fitter, offered, processes, settings, on_note, costs)
 
         results = _cross_fitted(screening, fitter, interruption)
         chosen = stack(data, results, processes, settings)
