@@ -17,6 +17,9 @@ from jointensor.kernels.numba_threads import parallel_loop
 MAX_TABULATED_GAP = 1 << 20
 """Longest distance, in steps, up to which covariances of whole distances are computed once: a table of 8 MB."""
 
+BLOCK = 256
+"""Cells that are predicted one after the other with the same scratch memory."""
+
 
 class Covariance(NamedTuple):
     """Covariance of two positions along an axis, of residuals with a variance of 1."""
@@ -131,12 +134,13 @@ def _nearest(query, keys, size, cyclic, side, itself, row):  # type: ignore[no-u
 @njit(cache=CACHE, nogil=True)
 def _in_season(query, keys, size, shifts, per_season, row, count):  # type: ignore[no-untyped-def]
     """Adds the nearest entries at whole lags, on each side; returns how many neighbours there are then."""
-    first = query - query % size
+    asked = query % size
+    first, place = query - asked, np.searchsorted(keys, query)
     for s in range(len(shifts)):
-        here, taken = shifts[s, query % size], 0
+        here, taken = shifts[s, asked], 0
         while here >= 0 and taken < per_season:
-            at = np.searchsorted(keys, first + here)
-            if at < len(keys) and keys[at] == first + here:
+            at = _place_near(first + here, keys, place, abs(here - asked))
+            if at >= 0:
                 known = False
                 for k in range(count):
                     known = known or row[k] == at
@@ -148,39 +152,64 @@ def _in_season(query, keys, size, shifts, per_season, row, count):  # type: igno
     return count
 
 
+@njit(cache=CACHE, nogil=True)
+def _place_near(key, keys, place, most):  # type: ignore[no-untyped-def]
+    """Place of a key that lies at most so many places from another one, as keys are distinct; -1 if it is not there."""
+    low, high = max(place - most, 0), min(place + most, len(keys))
+    while low < high:
+        middle = (low + high) // 2
+        if keys[middle] < key:
+            low = middle + 1
+        else:
+            high = middle
+    return low if low < len(keys) and keys[low] == key else -1
+
+
 @njit(parallel=True, cache=CACHE, nogil=True)
 def _predict(queries, rows, counts, keys, residuals, size, covariance, table):  # type: ignore[no-untyped-def]
+    coordinates, period, smooth, seasons = covariance  # in a loop, attributes are counted references
     predictions = np.zeros(len(queries))
-    for e in prange(len(queries)):
-        count = counts[e]
-        if count == 0:
-            continue
-        here = queries[e] % size
-        system, right = np.empty((count, count)), np.empty(count)
-        for i in range(count):
-            place = keys[rows[e, i]] % size
-            right[i] = _covariance(place, here, covariance, table)
-            for j in range(i):
-                system[i, j] = _covariance(place, keys[rows[e, j]] % size, covariance, table)
-            system[i, i] = 1.0
-        if not _solve(system, right, count):
-            continue
-        total = 0.0
-        for i in range(count):
-            total += right[i] * residuals[rows[e, i]]
-        predictions[e] = total
+    most = rows.shape[1]
+    for block in prange((len(queries) + BLOCK - 1) // BLOCK):
+        system, places = np.empty((most + 1, most)), np.empty(most + 1)
+        for e in range(block * BLOCK, min((block + 1) * BLOCK, len(queries))):
+            count = counts[e]
+            for i in range(count):
+                places[i] = coordinates[keys[rows[e, i]] % size]
+            places[count] = coordinates[queries[e] % size]
+            if len(table):
+                _look_up(places, count, period, table, system)
+            else:
+                _compute(places, count, period, smooth, seasons, system)
+            if not _solve(system, count):
+                continue
+            total = 0.0
+            for i in range(count):
+                total += system[count, i] * residuals[rows[e, i]]
+            predictions[e] = total
     return predictions
 
 
 @njit(cache=CACHE, nogil=True)
-def _covariance(one, other, covariance, table):  # type: ignore[no-untyped-def]
-    """Covariance of two positions along the axis."""
-    gap = abs(covariance.coordinates[one] - covariance.coordinates[other])
-    if covariance.period > 0:
-        gap = min(gap, covariance.period - gap)
-    if len(table):
-        return table[int(gap)]
-    return _at_distance(gap, covariance.smooth, covariance.seasons)
+def _look_up(places, count, period, table, system):  # type: ignore[no-untyped-def]
+    """Covariances of all places with those before, by whole distances; ``(count + 1, count)`` of the system is set."""
+    for i in range(count + 1):
+        for j in range(i):
+            gap = abs(places[i] - places[j])
+            if period > 0:
+                gap = min(gap, period - gap)
+            system[i, j] = table[int(gap)]
+
+
+@njit(cache=CACHE, nogil=True)
+def _compute(places, count, period, smooth, seasons, system):  # type: ignore[no-untyped-def]
+    """The same by other distances."""
+    for i in range(count + 1):
+        for j in range(i):
+            gap = abs(places[i] - places[j])
+            if period > 0:
+                gap = min(gap, period - gap)
+            system[i, j] = _at_distance(gap, smooth, seasons)
 
 
 @njit(cache=CACHE, nogil=True)
@@ -205,27 +234,27 @@ def _tabulate(longest, smooth, seasons):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=CACHE, nogil=True)
-def _solve(system, right, count):  # type: ignore[no-untyped-def]
-    """system x = right by Cholesky, in place; returns whether there is a solution."""
+def _solve(system, count):  # type: ignore[no-untyped-def]
+    """Solution of a system with a diagonal of 1 by Cholesky, in place; returns whether there is one.
+
+    The lower triangle of the first rows is the matrix; the last row is the right-hand side and becomes the solution.
+    The diagonal becomes the inverse of that of the factor: divisions take longest.
+    """
     for c in range(count):
-        pivot = system[c, c]
+        pivot = 1.0
         for k in range(c):
             pivot -= system[c, k] * system[c, k]
         if not pivot > 0.0:
             return False
-        pivot = np.sqrt(pivot)
-        system[c, c] = pivot
-        for r in range(c + 1, count):
+        inverse = 1.0 / np.sqrt(pivot)
+        system[c, c] = inverse
+        for r in range(c + 1, count + 1):  # the right-hand side with them
             entry = system[r, c]
             for k in range(c):
                 entry -= system[r, k] * system[c, k]
-            system[r, c] = entry / pivot
-    for r in range(count):
-        for k in range(r):
-            right[r] -= system[r, k] * right[k]
-        right[r] /= system[r, r]
+            system[r, c] = entry * inverse
     for r in range(count - 1, -1, -1):
-        for k in range(r + 1, count):
-            right[r] -= system[k, r] * right[k]
-        right[r] /= system[r, r]
+        system[count, r] *= system[r, r]
+        for k in range(r):
+            system[count, k] -= system[r, k] * system[count, r]
     return True
