@@ -50,7 +50,7 @@ class Tuning:
     entries: int = 4000
     """By which covariances are judged."""
     passes: int = 3
-    """Over all numbers of a covariance, at most; each number in turn is set to its best value."""
+    """Over all numbers of a covariance, at most."""
     min_pass_gain: float = 0.002
     """Share by which a pass must lower the error for another one to follow."""
     max_share: float = 0.95
@@ -238,8 +238,12 @@ class Kriging(Predictor):
         seasons = np.concatenate([others, [[lag, *TUNING.first_season]]])
         return replace(self, near=TUNING.room * self.near, far=TUNING.room * self.far, seasons=seasons)
 
+    def _number(self, number: str) -> float:
+        """One number of the covariance; of seasons, that of the last one."""
+        return float(self.seasons[-1, SEASON_NUMBERS.index(number)] if number in SEASON_NUMBERS else getattr(self, number))
+
     def _set(self, number: str, value: float) -> Kriging:
-        """With another value of one number of the covariance; those of the last season begin with its name."""
+        """With another value of one number of the covariance; of seasons, that of the last one."""
         if number not in SEASON_NUMBERS:
             changed: dict[str, Any] = {number: value}
             return replace(self, **changed)
@@ -298,7 +302,10 @@ class Kriging(Predictor):
 def _descend(
     start: Kriging, some: NDArray[np.integer], grids: Mapping[str, Sequence[float]], passes: int = TUNING.passes
 ) -> tuple[Kriging, float]:
-    """The covariance with the lowest leave-one-out error, and that error; one number after the other is changed."""
+    """A covariance with a lower leave-one-out error, and that error; one number after the other is changed.
+
+    From its present value a number is raised, then lowered, for as long as the error falls.
+    """
     queries, truth = start.keys[some], start.residuals[some].astype(np.float64)
     found = start._neighbours(queries, itself=True)
 
@@ -309,8 +316,11 @@ def _descend(
     for _ in range(passes):
         before = lowest
         for number, grid in grids.items():
-            for tried in (best._set(number, value) for value in grid):
-                if tried._share() <= TUNING.max_share and (found_error := error(tried)) < lowest:
+            now = best._number(number)
+            for values in (sorted(one for one in grid if one > now), sorted(one for one in grid if one < now)[::-1]):
+                for tried in (best._set(number, value) for value in values):
+                    if tried._share() > TUNING.max_share or (found_error := error(tried)) >= lowest:
+                        break
                     best, lowest = tried, found_error
         if lowest > (1 - TUNING.min_pass_gain) * before:
             break
