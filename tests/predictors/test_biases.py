@@ -15,7 +15,7 @@ SHAPE = (12, 9, 30)
 
 def by_tables(parts, shrinkage):
     """Error and tables of one λ."""
-    fits = [tables._TableFit(parts.train, parts.valid, (n,)) for n in range(len(SHAPE))]
+    fits = [tables._TableFit.of(parts.train, parts.valid, (n,)) for n in range(len(SHAPE))]
     found = tables._backfit(fits, parts.train, parts.valid, (shrinkage,))
     return np.sqrt(np.mean((found.predict(parts.valid.indices) - parts.valid.values) ** 2)), found
 
@@ -30,7 +30,7 @@ def test_biases_are_shrunk_means_of_single_modes(valid):
         (_, expected), best = min((by_tables(parts, one), one) for one in SHRINKAGE_GRID)
     else:
         expected, best = tables._backfit(
-            [tables._TableFit(parts.train, parts.valid, (n,)) for n in range(len(SHAPE))],
+            [tables._TableFit.of(parts.train, parts.valid, (n,)) for n in range(len(SHAPE))],
             parts.train, parts.valid, (DEFAULT_SHRINKAGE,),
         ), DEFAULT_SHRINKAGE  # fmt: skip
     given = [(torch.as_tensor(p.indices.copy()), torch.as_tensor(p.values.copy())) for p in (parts.train, parts.valid)]

@@ -77,6 +77,36 @@ def find_neighbours(
         return Found(rows, _find(queries, keys, size, shifts, sides[0], sides[1], cyclic, int(itself), rows))
 
 
+def lag_products(
+    queries: NDArray[np.int64],
+    places: NDArray[np.int64],
+    keys: NDArray[np.int64],
+    residuals: NDArray[np.float32],
+    size: int,
+    coordinates: NDArray[np.float64],
+    most: int,
+) -> NDArray[np.float64]:
+    """Of residuals at lags of 1, 2, …, most: how many pairs there are, and sums of a², b² and a·b, ``(lags, 4)``.
+
+    Parameters
+    ----------
+    queries, places
+        Cells of the first ones, a, and their places among the keys. Those of the second ones, b, are a lag later in the
+        same fiber.
+    keys, residuals
+        Of the entries, sorted.
+    size, coordinates
+        Positions along the axis, and where they lie, in steps.
+    most
+        The longest lag.
+    """
+    sums = np.zeros((most, 4))
+    even = bool((np.diff(coordinates) == 1).all())
+    with parallel_loop():
+        _lag_products(queries, places, keys, residuals, size, coordinates, even, sums)
+    return sums
+
+
 def predict_from_neighbours(
     queries: NDArray[np.int64],
     found: Found,
@@ -92,6 +122,31 @@ def predict_from_neighbours(
         table = _tabulate(int(longest), covariance.smooth, covariance.seasons)
     with parallel_loop():
         return _predict(queries, found.rows, found.counts, keys, residuals, size, covariance, table)
+
+
+@njit(parallel=True, cache=CACHE, nogil=True)
+def _lag_products(queries, places, keys, residuals, size, coordinates, even, sums):  # type: ignore[no-untyped-def]
+    for row in prange(len(sums)):
+        lag = row + 1
+        for e in range(len(queries)):
+            position = queries[e] % size
+            there = position + lag if even else _position_at(coordinates[position] + lag, coordinates)
+            if there <= position or there >= size:
+                continue
+            at = _place_near(queries[e] + there - position, keys, places[e], there - position)
+            if at >= 0:
+                one, other = np.float64(residuals[places[e]]), np.float64(residuals[at])
+                sums[row, 0] += 1
+                sums[row, 1] += one * one
+                sums[row, 2] += other * other
+                sums[row, 3] += one * other
+
+
+@njit(cache=CACHE, nogil=True)
+def _position_at(coordinate, coordinates):  # type: ignore[no-untyped-def]
+    """The first position less than half a step from a coordinate; -1 if there is none."""
+    at = np.searchsorted(coordinates, coordinate - 0.5)
+    return at if at < len(coordinates) and abs(coordinates[at] - coordinate) < 0.5 else -1
 
 
 @njit(parallel=True, cache=CACHE, nogil=True)

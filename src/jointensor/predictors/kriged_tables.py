@@ -5,18 +5,14 @@ Residuals are those of tables that did not see the entry, so that they are as la
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
-from jointensor.data.split import FOLDS, make_folds
+from jointensor.data.split import make_folds
 from jointensor.data.tensor import SparseTensor
 from jointensor.predictors.base import Predictor
 from jointensor.predictors.ensemble import Ensemble, Member
-from jointensor.predictors.residual_stack import fit_residual_stack, refit_kriging
-from jointensor.predictors.tables import Tables, refit_tables
-from jointensor.threads import in_threads
+from jointensor.predictors.residual_stack import fit_kriging, refit_kriging
+from jointensor.predictors.tables import Tables, predict_by_others, refit_tables
 
 
 def krige_tables(
@@ -27,6 +23,7 @@ def krige_tables(
     along: Sequence[tuple[int, ...]],
     groups: tuple[int, ...] = (),
     seed: int = 0,
+    in_time: Callable[[], bool] = lambda: True,
 ) -> Ensemble:
     """Tables with kriging of their out-of-fold residuals.
 
@@ -42,10 +39,14 @@ def krige_tables(
         Modes whose labels, taken together, will be new in the entries to predict.
     seed
         Of the folds.
+    in_time
+        Asked before every axis; there are no further ones once it says no.
     """
+    if not along or not in_time():
+        return _kriged(tables, (), bias, train)
     folds = make_folds(train, groups, seed)
-    residuals = _residuals(tables, train, folds)
-    models = fit_residual_stack(train, residuals, folds, tables=False, along=along).models
+    residuals = train.values - predict_by_others(tables, train, folds)
+    models = fit_kriging(train, residuals, along=along, in_time=in_time)
     return _kriged(tables, models, bias, train)
 
 
@@ -67,23 +68,9 @@ def refit_kriged_tables(
     tables = refit_tables(before, train)
     models: tuple[Predictor, ...] = ()
     if like.residual_models:
-        residuals = _residuals(tables, train, make_folds(train, groups, seed))
+        residuals = train.values - predict_by_others(tables, train, make_folds(train, groups, seed))
         models = refit_kriging(like.residual_models, train, residuals)
     return _kriged(tables, models, refit_tables(like.fallback, train), train)
-
-
-def _residuals(tables: Tables, train: SparseTensor, folds: NDArray[np.int8]) -> NDArray[np.float64]:
-    """Of every entry by tables of the other folds, ``(entries,)``."""
-
-    def of_fold(fold: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-        out = np.flatnonzero(folds == fold)
-        others = refit_tables(tables, train.take(np.flatnonzero(folds != fold)))
-        return out, train.values[out] - others.predict(train.indices[out])
-
-    residuals = np.empty(len(train))
-    for out, found in in_threads(of_fold, range(FOLDS)):
-        residuals[out] = found
-    return residuals
 
 
 def _kriged(tables: Tables, models: tuple[Predictor, ...], bias: Tables, train: SparseTensor) -> Ensemble:

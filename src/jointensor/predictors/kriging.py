@@ -22,7 +22,13 @@ import torch
 from numpy.typing import NDArray
 
 from jointensor.data.modes import Mode
-from jointensor.kernels.numba_kriging import Covariance, Found, find_neighbours, predict_from_neighbours
+from jointensor.kernels.numba_kriging import (
+    Covariance,
+    Found,
+    find_neighbours,
+    lag_products,
+    predict_from_neighbours,
+)
 from jointensor.predictors.axes import Axis, check_entries, pack_axis, unpack_axis
 from jointensor.predictors.base import MAX_CELLS, PREDICTORS, Packed, Predictor, is_array, require
 from jointensor.predictors.fibers import inside
@@ -180,7 +186,7 @@ class Kriging(Predictor):
         most = min(int(TUNING.max_lag_share * self.axis.coordinates[-1]), TUNING.max_lag)
         if self.axis.period or most < TUNING.min_lag:
             return []
-        alike = np.array([0.0] + [self._correlation(some, lag) for lag in range(1, most + 1)])
+        alike = np.append(0.0, self._correlations(some, most))
         found: list[int] = []
         for lag in range(TUNING.min_lag, most + 1):
             peak = alike[lag] == alike[max(lag - 1 - lag // 8, 1) : lag + 2 + lag // 8].max()
@@ -255,16 +261,14 @@ class Kriging(Predictor):
         """Of the variance that is not noise."""
         return float(self.near + self.far + self.seasons[:, 1].sum())
 
-    def _correlation(self, some: NDArray[np.integer], lag: int) -> float:
-        """Of residuals that are a lag apart along a fiber; the first ones at places ``some``."""
-        key, size = self.keys[some], self.axis.size
-        there = self._shifts(lag)[0][key % size]
-        wanted = key - key % size + there
-        at = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
-        both = (there >= 0) & (self.keys[at] == wanted)
-        one, other = (self.residuals[rows[both]].astype(np.float64) for rows in (some, at))
-        scale = np.sqrt((one @ one) * (other @ other))
-        return float(one @ other / scale) if both.sum() >= TUNING.min_lag_pairs and scale else 0.0
+    def _correlations(self, some: NDArray[np.integer], most: int) -> NDArray[np.float64]:
+        """Of residuals that are lags of 1, 2, …, most apart along a fiber; the first ones at places ``some``."""
+        found = lag_products(
+            self.keys[some], some, self.keys, self.residuals, self.axis.size, self.axis.coordinates, most
+        )
+        pairs, one, other, both = found.T
+        known = (pairs >= TUNING.min_lag_pairs) & (one * other > 0)
+        return np.where(known, both / np.sqrt(np.where(known, one * other, 1.0)), 0.0)
 
     def _shifts(self, lag: float) -> NDArray[np.int64]:
         """The position a lag after every position, and before it, ``(2, positions)``; -1 where there is none."""

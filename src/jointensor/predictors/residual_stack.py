@@ -6,7 +6,7 @@ another structure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -32,6 +32,9 @@ and the choice of a mode are fitted to them."""
 
 MAX_SCALE = 2.0
 """Bound of the scale of kriging that is fitted to training residuals."""
+
+MAX_JUDGED_ENTRIES = 200_000
+"""Entries by whose leave-one-out error an axis is judged."""
 
 CROSS_FIT_FOLDS = 3
 """Folds that neighbours and tables are judged by, where there are no more or more would cost time."""
@@ -105,13 +108,48 @@ def fit_residual_stack(
     """
     draft = _Draft(residuals.astype(np.float64))
     untried = axes_of(tensor.modes) if along is None else list(along) if can_be_numbered(tensor.shape) else []
-    _offer_kriging(draft, tensor, untried, draft.residuals, least=MIN_GAIN)
+
+    def judged(model: Kriging) -> tuple[Kriging, NDArray[np.float64]]:
+        return model, model.leave_one_out(tensor.indices)
+
+    _offer_kriging(draft, tensor, untried, draft.residuals, judged, least=MIN_GAIN)
     if len(beside) and can_be_numbered(tensor.shape):
         _offer_knn(draft, tensor, beside, _few_folds(tensor, folds, groups))
     if tables and tensor.n_modes > 2:
         draft.offer("tables", *_cross_fit_tables(tensor, draft.residuals, folds, groups))
     draft.notes.sort(key=lambda note: note[1] < MIN_GAIN)
     return ResidualStack(tuple(draft.models), draft.residuals, tuple(draft.notes), tuple(draft.predictions))
+
+
+def fit_kriging(
+    tensor: SparseTensor,
+    residuals: NDArray[np.floating],
+    *,
+    along: Sequence[tuple[int, ...]],
+    in_time: Callable[[], bool] = lambda: True,
+) -> tuple[Kriging, ...]:
+    """Kriging along some axes, as far as it removes some of the leave-one-out error of a sample of the entries.
+
+    Parameters
+    ----------
+    tensor
+        The entries.
+    residuals
+        Of models that did not see them, ``(entries,)``.
+    along
+        Modes of every axis along which kriging is tried.
+    in_time
+        Asked before every axis; those that are kept by then are returned if it says no.
+    """
+    places = _some(len(tensor), MAX_JUDGED_ENTRIES)
+    draft, sample = _Draft(residuals[places].astype(np.float64)), tensor.take(places)
+    untried = list(along) if can_be_numbered(tensor.shape) and len(tensor) else []
+
+    def judged(model: Kriging) -> tuple[Kriging, NDArray[np.float64]]:
+        return model, model.leave_one_out(sample.indices)
+
+    _offer_kriging(draft, tensor, untried, residuals.astype(np.float64), judged, least=MIN_GAIN, in_time=in_time)
+    return tuple(one for one in draft.models if isinstance(one, Kriging))
 
 
 def fit_validated_kriging(
@@ -121,6 +159,7 @@ def fit_validated_kriging(
     valid_residuals: NDArray[np.floating],
     *,
     along: Sequence[tuple[int, ...]],
+    in_time: Callable[[], bool] = lambda: True,
 ) -> ResidualStack:
     """Kriging of training residuals along some axes, as far as it predicts the residuals of validation entries.
 
@@ -136,11 +175,17 @@ def fit_validated_kriging(
         Entries that it was not fitted to, and their residuals.
     along
         Modes of every axis along which kriging is tried.
+    in_time
+        Asked before every axis; those that are kept by then are returned if it says no.
     """
     draft = _Draft(valid_residuals.astype(np.float64))
     untried = list(along) if can_be_numbered(train.shape) and len(train) and len(valid) else []
     least = MIN_GAIN + CHANCE_GAIN / max(len(valid), 1)
-    _offer_kriging(draft, train, untried, residuals.astype(np.float64), valid, least=least)
+
+    def judged(model: Kriging) -> tuple[Kriging, NDArray[np.float64]]:
+        return _scaled(model, valid, draft.residuals)
+
+    _offer_kriging(draft, train, untried, residuals.astype(np.float64), judged, least=least, in_time=in_time)
     return ResidualStack(tuple(draft.models), draft.residuals, tuple(draft.notes), tuple(draft.predictions))
 
 
@@ -149,9 +194,10 @@ def _offer_kriging(
     tensor: SparseTensor,
     axes: Sequence[tuple[int, ...]],
     residuals: NDArray[np.float64],
-    valid: SparseTensor | None = None,
+    judged: Callable[[Kriging], tuple[Kriging, NDArray[np.float64]]],
     *,
     least: float,
+    in_time: Callable[[], bool] = lambda: True,
 ) -> None:
     """Kriging along one axis after the other, the best first; an axis that gains too little is not tried again.
 
@@ -163,33 +209,40 @@ def _offer_kriging(
         Entries, and the axes along which kriging is tried.
     residuals
         Of these entries.
-    valid
-        The entries of the draft's residuals; ``None`` where they are those of the tensor, each left out in turn.
+    judged
+        A model as it may be kept, and its predictions for the entries of the draft's residuals.
     least
         Share of the squared error that a model must remove.
+    in_time
+        Asked before every axis.
     """
     while axes:
-        tuned = in_threads(partial(_tuned, tensor, residuals), axes)
-        found = [
-            (model, model.leave_one_out(tensor.indices)) if valid is None else _scaled(model, valid, draft.residuals)
-            for model in tuned
-        ]
-        gains = [draft.gain(predictions) for _, predictions in found]
-        best = int(np.argmax(gains))
-        if not draft.offer(_name_of(tensor, axes[best]), *found[best], least=least):
+        found = {}
+        for axis, model in zip(axes, in_threads(partial(_untuned, tensor, residuals), axes), strict=True):
+            if not in_time():
+                break
+            found[axis] = judged(model.tuned())
+        if not found:
             return
-        others = [(axis, gain) for axis, gain in zip(axes, gains, strict=True) if axis != axes[best]]
-        draft.notes += [(_name_of(tensor, axis), gain) for axis, gain in others if gain < least]
-        axes = [axis for axis, gain in others if gain >= least]
-        if valid is None:
-            residuals = draft.residuals
-        elif axes:
+        gains = {axis: draft.gain(predictions) for axis, (_, predictions) in found.items()}
+        best = max(gains, key=lambda axis: gains[axis])
+        if not draft.offer(_name_of(tensor, best), *found[best], least=least):
+            return
+        del gains[best]
+        draft.notes += [(_name_of(tensor, axis), gain) for axis, gain in gains.items() if gain < least]
+        axes = [axis for axis, gain in gains.items() if gain >= least]
+        if axes and in_time():
             residuals = residuals - found[best][0].leave_one_out(tensor.indices)
 
 
-def _tuned(tensor: SparseTensor, residuals: NDArray[np.float64], axis: tuple[int, ...]) -> Kriging:
-    """Kriging along an axis, with its best covariance."""
-    return Kriging.of(tensor.indices, residuals, tensor.modes, axis).tuned()
+def _untuned(tensor: SparseTensor, residuals: NDArray[np.float64], axis: tuple[int, ...]) -> Kriging:
+    """Kriging along an axis, with a covariance of zero."""
+    return Kriging.of(tensor.indices, residuals, tensor.modes, axis)
+
+
+def _some(count: int, most: int) -> NDArray[np.int64]:
+    """Places of some of so many entries, in their order; of all where they are no more than ``most``."""
+    return np.arange(count) if count <= most else np.sort(np.random.default_rng(0).permutation(count)[:most])
 
 
 def _scaled(model: Kriging, valid: SparseTensor, wanted: NDArray[np.float64]) -> tuple[Kriging, NDArray[np.float64]]:

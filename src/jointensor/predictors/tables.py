@@ -10,7 +10,7 @@ With singletons only and one λ this is the additive ridge-bias predictor, see :
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -231,7 +231,7 @@ def fit_tables(train: SparseTensor, valid: SparseTensor) -> Tables:
     every = [s for k in range(1, train.n_modes) for s in combinations(range(train.n_modes), k)]
     subsets = [s for s in every if math.prod(train.shape[n] for n in s) < MAX_CELLS]
     valid = valid.take(np.arange(0, len(valid), 1 + len(valid) // MAX_VALID_ENTRIES))
-    fits = in_threads(lambda modes: _TableFit(train, valid, modes), subsets[:MAX_SUBSETS])
+    fits = in_threads(lambda modes: _TableFit.of(train, valid, modes), subsets[:MAX_SUBSETS])
     return _backfit(fits, train, valid, SHRINKAGE_GRID if len(valid) else (DEFAULT_SHRINKAGE,))
 
 
@@ -240,31 +240,69 @@ def refit_tables(like: Tables, train: SparseTensor) -> Tables:
 
     The last λ alone would not do: what a table leaves to the others depends on how it was shrunk before.
     """
+    passes, fits = _unfitted(like, train)
+    mean = _refit(fits, passes, train.values)
+    kept = [n for n, fit in fits.items() if fit.shrinkage < math.inf]
+    tables, shrinkage = tuple(fits[n].table for n in kept), tuple(fits[n].shrinkage for n in kept)
+    return Tables(mean, tables, shrinkage, tuple(tuple(chosen[n] for n in kept) for chosen in passes))
+
+
+def predict_by_others(like: Tables, train: SparseTensor, folds: NDArray[np.integer]) -> NDArray[np.float64]:
+    """Predictions for every entry by tables that are refitted to the other folds, ``(entries,)``.
+
+    Combinations of labels are looked up once for all folds.
+    """
+    passes, fits = _unfitted(like, train)
+    predictions = np.empty(len(train))
+
+    def of_fold(fold: int) -> None:
+        others, out = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
+        parts = {n: fit.over(others) for n, fit in fits.items()}
+        mean = _refit(parts, passes, train.values[others])
+        predictions[out] = mean + sum(parts[n].table.effects[fit.train_rows[out]] for n, fit in fits.items())
+
+    in_threads(of_fold, np.unique(folds).tolist())
+    return predictions
+
+
+def _unfitted(like: Tables, train: SparseTensor) -> tuple[Sequence[Sequence[float]], dict[int, _TableFit]]:
+    """λ of every table in every pass, and the tables that are not shrunk away in all of them, by their numbers."""
     passes = like.passes or (like.shrinkage,) * REFIT_ROUNDS
     used = [n for n, each in enumerate(zip(*passes, strict=True)) if min(each) < math.inf]
     none = train.take(np.zeros(0, dtype=np.int64))
-    fits = in_threads(lambda n: _TableFit(train, none, like.tables[n].modes), used)
-    mean = float(train.values.mean(dtype=np.float64))
-    residuals = train.values.astype(np.float64) - mean
+    fits = in_threads(lambda n: _TableFit.of(train, none, like.tables[n].modes), used)
+    return passes, dict(zip(used, fits, strict=True))
+
+
+def _refit(fits: Mapping[int, _TableFit], passes: Sequence[Sequence[float]], values: NDArray[np.float32]) -> float:
+    """Fit tables to some values in passes with a given λ; returns the mean of the values."""
+    mean = float(values.mean(dtype=np.float64))
+    residuals = values.astype(np.float64) - mean
     for chosen in passes:
-        for n, fit in zip(used, fits, strict=True):
+        for n, fit in fits.items():
             fit.refit(residuals, np.zeros(0), (chosen[n],))
-    kept = [(n, fit) for n, fit in zip(used, fits, strict=True) if fit.shrinkage < math.inf]
-    tables, shrinkage = tuple(fit.table for _, fit in kept), tuple(fit.shrinkage for _, fit in kept)
-    return Tables(mean, tables, shrinkage, tuple(tuple(chosen[n] for n, _ in kept) for chosen in passes))
+    return mean
 
 
 class _TableFit:
     """One table while it is fitted: where each training and validation entry finds its number."""
 
-    def __init__(self, train: SparseTensor, valid: SparseTensor, modes: tuple[int, ...]) -> None:
+    def __init__(self, table: Table, train_rows: NDArray[np.int32], valid_rows: NDArray[np.int32]) -> None:
+        self.table, self.train_rows, self.valid_rows = table, train_rows, valid_rows
+        self.counts = np.bincount(train_rows, minlength=len(table.effects))
+        self.shrinkage = math.inf
+
+    @classmethod
+    def of(cls, train: SparseTensor, valid: SparseTensor, modes: tuple[int, ...]) -> Self:
+        """The table of some modes, with effects of zero."""
         sizes = tuple(train.shape[n] for n in modes)
         keys, rows = distinct_keys(cell_keys(train.indices[:, modes], sizes), math.prod(sizes))
-        self.table = Table(modes, sizes, keys, np.zeros(len(keys) + 1))
-        self.train_rows = rows.astype(np.int32)
-        self.valid_rows = self.table.find(valid.indices)
-        self.counts = np.bincount(rows, minlength=len(keys) + 1)
-        self.shrinkage = math.inf
+        table = Table(modes, sizes, keys, np.zeros(len(keys) + 1))
+        return cls(table, rows.astype(np.int32), table.find(valid.indices))
+
+    def over(self, where: NDArray[np.integer]) -> _TableFit:
+        """The same of some of the training entries; effects of other combinations stay zero."""
+        return _TableFit(self.table, self.train_rows[where], self.valid_rows)
 
     def refit(
         self, residuals: NDArray[np.float64], valid_residuals: NDArray[np.float64], grid: Sequence[float]
