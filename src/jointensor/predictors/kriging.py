@@ -173,7 +173,7 @@ class Kriging(Predictor):
             lags = [lag for lag in lags if lag not in best.seasons[:, 0]]
         return best
 
-    def likely_lags(self, some: NDArray[np.integer]) -> list[int]:
+    def likely_lags(self, some: NDArray[np.int64]) -> list[int]:
         """Lags at which residuals are more alike than in between; the best ones first.
 
         Of a lag and its multiples those that are not much better than it are left out.
@@ -246,7 +246,8 @@ class Kriging(Predictor):
 
     def _number(self, number: str) -> float:
         """One number of the covariance; of seasons, that of the last one."""
-        return float(self.seasons[-1, SEASON_NUMBERS.index(number)] if number in SEASON_NUMBERS else getattr(self, number))
+        season = number in SEASON_NUMBERS
+        return float(self.seasons[-1, SEASON_NUMBERS.index(number)] if season else getattr(self, number))
 
     def _set(self, number: str, value: float) -> Kriging:
         """With another value of one number of the covariance; of seasons, that of the last one."""
@@ -261,7 +262,7 @@ class Kriging(Predictor):
         """Of the variance that is not noise."""
         return float(self.near + self.far + self.seasons[:, 1].sum())
 
-    def _correlations(self, some: NDArray[np.integer], most: int) -> NDArray[np.float64]:
+    def _correlations(self, some: NDArray[np.int64], most: int) -> NDArray[np.float64]:
         """Of residuals that are lags of 1, 2, …, most apart along a fiber; the first ones at places ``some``."""
         found = lag_products(
             self.keys[some], some, self.keys, self.residuals, self.axis.size, self.axis.coordinates, most

@@ -175,7 +175,7 @@ def default_fit(
     tried = _Tried(parts)
     for name, one in baselines.items():
         tried.add(name, one, tried.clipped(one))
-    options = replace(options, stopping=workers.stopping(options.stopping))
+    options = replace(options, stopping=workers.stopping(options.stopping), clock=clock)
 
     def fit(number: int, slot: Slot | None, on_epoch: OnEpoch | None) -> FitResult:
         begin, candidate = clock(), chosen[number]
@@ -206,13 +206,15 @@ def default_fit(
     weights = errors.best_weights(options.settings)
     fitted = {name: (tried.fitted[name],) for name in weights}
     validated, residuals = _mean_of(parts.train, fitted, weights, baselines["bias"], deciding), NO_MODELS
-    if clock() < end:
-        validated, residuals = _corrected(parts, validated)
+    begin = clock()
+    if begin < end and not interruption.happened:
+        validated, residuals = _corrected(parts, validated, replace(options, seconds=end - begin))
+    correcting = clock() - begin
     known = BASELINES | {one.name: one for one in chosen}
     refitting = _Refitting(everything, tried, known, options, workers, end, clock)
     again = refitting.members(weights, interruption, on_note)
     outcome = "interrupted" if interruption.happened else "budget" if clock() >= end else "converged"
-    predictor = refitting.ensemble(validated, again, baselines["bias"]) if again else validated
+    predictor = refitting.ensemble(validated, again, baselines["bias"], correcting) if again else validated
     rows = tried.rows(weights, errors.gains(weights, options.settings))
     kept = list(residuals.notes[: len(residuals.models)])
     dependency = in_words(deciding, parts.train.modes)
@@ -269,10 +271,24 @@ class _Refitting:
                     on_note(f"{name}: the fit to training and validation entries failed ({result.failure})")
         return found
 
-    def ensemble(self, validated: Ensemble, again: dict[str, Predictor], bias: Predictor) -> Ensemble:
+    def ensemble(
+        self, validated: Ensemble, again: Mapping[str, Predictor], bias: Predictor, seconds: float
+    ) -> Ensemble:
         """The mean with these members, and with kriging of what it leaves of all entries.
 
-        Residuals of entries that most members have not seen are larger, and are not kriged together with the others.
+        Residuals of entries that most members have not seen are larger, and are not kriged together with the others:
+        those of the training entries stay. So they do where there is no time.
+
+        Parameters
+        ----------
+        validated
+            The mean of the training entries.
+        again
+            Its members that were fitted again.
+        bias
+            Predicts labels that were not seen.
+        seconds
+            That kriging of training residuals took.
         """
         entries = self.entries
         fallback = family_of(BIAS).refit(BIAS, [bias], entries, self.options)
@@ -281,7 +297,8 @@ class _Refitting:
         fits = self._fits(weights, again)
         mean = _mean_of(entries, fits, weights, fallback, deciding)
         refitted = sum(weight / len(fits[name]) for name, weight in weights.items() if name in again)
-        if not validated.residual_models or refitted < self.options.settings.min_refitted_share:
+        late = self.clock() + seconds >= self.end
+        if not validated.residual_models or late or refitted < self.options.settings.min_refitted_share:
             return replace(mean, residual_models=validated.residual_models)
         residuals = entries.values - mean.weighted_mean(entries.indices)  # (entries,)
         return replace(mean, residual_models=refit_kriging(validated.residual_models, entries, residuals))
@@ -340,11 +357,19 @@ def _mean_of(
     return Ensemble(members, (), bias, low, high, dependency=dependency, name="mixture")
 
 
-def _corrected(parts: Split, mean: Ensemble) -> tuple[Ensemble, ResidualStack]:
-    """The mean with kriging of its residuals, where that validates better."""
-    train, valid = parts.train, parts.valid
-    along = axes_of(train.modes)
-    residuals = [entries.values - mean.weighted_mean(entries.indices) if along else np.zeros(len(entries))
-                 for entries in (train, valid)]  # fmt: skip
-    stack = fit_validated_kriging(train, residuals[0], valid, residuals[1], along=along)
+def _corrected(parts: Split, mean: Ensemble, options: FitOptions) -> tuple[Ensemble, ResidualStack]:
+    """The mean with kriging of its residuals, where that validates better and as far as there is time.
+
+    Predictions for the training entries are not begun if they would end too late, judged by the validation entries.
+    """
+    train, valid, along, in_time = parts.train, parts.valid, axes_of(parts.train.modes), options.in_time()
+    if not along:
+        return mean, NO_MODELS
+    begin = options.clock()
+    valid_residuals = valid.values - mean.weighted_mean(valid.indices)  # (validation entries,)
+    seconds = options.clock() - begin
+    if seconds * (1 + len(train) / max(len(valid), 1)) >= options.seconds:
+        return mean, NO_MODELS
+    residuals = train.values - mean.weighted_mean(train.indices)  # (training entries,)
+    stack = fit_validated_kriging(train, residuals, valid, valid_residuals, along=along, in_time=in_time)
     return replace(mean, residual_models=stack.models), stack

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from jointensor.predictors.joint import JointPredictor
 from jointensor.predictors.kriged_tables import krige_tables, refit_kriged_tables
 from jointensor.predictors.tables import Mean, Tables
 from jointensor.predictors.unfolding import Unfolded, Unfolding
+from jointensor.search.budget import Clock
 from jointensor.search.interruption import StopRequested
 from jointensor.search.portfolio import Candidate
 from jointensor.search.settings import SETTINGS, SearchSettings
@@ -68,6 +70,13 @@ class FitOptions:
     """Where fits by steps keep their state."""
     on_epoch: OnEpoch | None = None
     """Called after every epoch of such fits."""
+    clock: Clock = time.monotonic
+    """Returns seconds."""
+
+    def in_time(self) -> Callable[[], bool]:
+        """Whether a fit that begins now may make another step, to be asked before every one of them."""
+        end = self.clock() + self.seconds
+        return lambda: self.clock() < end and not self.stopping()
 
 
 class Family(ABC):
@@ -173,13 +182,15 @@ class InterpolationFamily(BiasFamily):
 class KrigedTablesFamily(BiasFamily):
     """Shrunk tables with kriging of their residuals."""
 
+    refit_cost = 0.6  # covariances are known
+
     def fit(self, candidate: Candidate, train: SparseTensor, valid: SparseTensor, options: FitOptions) -> Predictor:
-        """Along every axis on which that helps."""
+        """Along every axis on which that helps, as far as there is time."""
         del candidate
-        groups, seed = options.groups, options.seed
+        groups, seed, in_time = options.groups, options.seed, options.in_time()
         along = [axis for axis in axes_of(train.modes) if not groups or set(axis) <= set(groups)]
         tables, bias = fit_tables(train, valid), fit_bias(train, valid)
-        return krige_tables(tables, bias, train, along=along, groups=groups, seed=seed)
+        return krige_tables(tables, bias, train, along=along, groups=groups, seed=seed, in_time=in_time)
 
     def refit(self, candidate: Candidate, fits: Sequence[Any], tensor: SparseTensor, options: FitOptions) -> Predictor:
         """With the shrinkage and the covariances of the first fold."""

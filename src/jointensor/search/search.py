@@ -110,7 +110,7 @@ def search(  # noqa: PLR0913 - everything that decides a search
     made_by = Workers() if processes.shared else Workers.of(pick_device(device), len(data.tensor), settings)
     with made_by as workers:
         within = (lambda: False) if processes.shared else workers.stopping(stopping)
-        options = FitOptions(seed, device, engine, data.groups, settings=settings, stopping=within)
+        options = FitOptions(seed, device, engine, data.groups, settings=settings, stopping=within, clock=clock)
         fitter = CrossFitter(data, limit, options, fits, interruption, processes, on_note, clock, workers)
         default_fitter = DefaultFitter(data, limit, options, fits, on_note, clock, workers)
         first = default_fitter.first() if candidates is None and not processes.shared else None
