@@ -7,6 +7,7 @@ import pytest
 
 from jointensor.data.modes import Mode
 from jointensor.kernels import numba_kriging
+from jointensor.kernels.numba_kriging import find_neighbours, lag_products
 from jointensor.predictors.kriging import FAR_LENGTH, Kriging
 
 SHAPE = (6, 30, 3)
@@ -79,3 +80,54 @@ def test_no_entry_is_a_neighbour_twice():
         assert len(set(rows[:count])) == count
         assert k not in rows[:count]
         assert (local.keys[rows[:count]] // local.axis.size == local.keys[k] // local.axis.size).all()
+
+
+def position_at(coordinates, coordinate):
+    """The first one that is not more than half a step before, if it is not half a step away."""
+    there = next((k for k, one in enumerate(coordinates) if one >= coordinate - 0.5), None)
+    return there if there is not None and abs(coordinates[there] - coordinate) < 0.5 else None
+
+
+@pytest.mark.parametrize("even", [False, True])
+@pytest.mark.parametrize("share", [0.3, 0.9])
+def test_neighbours_of_a_season_are_found_wherever_they_lie(even, share):
+    """Of entries at lags of 5, 10, …, by a search through all entries: two on each side, the nearest ones known."""
+    local = residuals_along("ordered", share, seasons=SEASON, even=even)
+    size, coordinates = local.axis.size, local.axis.coordinates
+    rows_of = {key: row for row, key in enumerate(local.keys.tolist())}
+    for key in range(int(np.prod(SHAPE))):
+        rows, counts = local._neighbours(np.array([key]), itself=key in rows_of)
+        near = find_neighbours(
+            np.array([key]), local.keys, size, np.empty((0, size), np.int64),
+            sides=(4, 2), cyclic=False, itself=key in rows_of,
+        )  # fmt: skip
+        expected = near.rows[0, : near.counts[0]].tolist()
+        for sign in (1, -1):
+            place, taken = coordinates[key % size], 0
+            while taken < 2:
+                there = position_at(coordinates, place + sign * SEASON[0])
+                if there is None:
+                    break
+                place, row = coordinates[there], rows_of.get(key - key % size + there)
+                if row is not None and row not in expected:
+                    expected.append(row)
+                    taken += 1
+        assert rows[0, : counts[0]].tolist() == expected
+
+
+@pytest.mark.parametrize("even", [False, True])
+def test_sums_over_pairs_at_a_lag_are_those_over_all_pairs(even):
+    local = residuals_along("ordered", 0.6, even=even)
+    size, coordinates, most = local.axis.size, local.axis.coordinates, 8
+    some = np.arange(0, len(local.keys), 2)
+    found = lag_products(local.keys[some], some, local.keys, local.residuals, size, coordinates, most)
+    values = dict(zip(local.keys.tolist(), local.residuals.astype(float), strict=True))
+    expected = np.zeros((most, 4))
+    for key in local.keys[some].tolist():
+        for lag in range(1, most + 1):
+            there = position_at(coordinates, coordinates[key % size] + lag)
+            one, other = values[key], None if there is None else values.get(key - key % size + there)
+            if other is not None:
+                expected[lag - 1] += 1, one * one, other * other, one * other
+    assert expected[:, 0].max() > 30
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from jointensor.data.split import split
 from jointensor.data.synthetic import make_joint
 from jointensor.data.tensor import SparseTensor, join
 from jointensor.metrics import rmse
-from jointensor.predictors import fit_baselines
+from jointensor.predictors import Predictor, fit_baselines
 from jointensor.predictors.kriging import Kriging
 from jointensor.predictors.storage import load_predictor, save_predictor
 from jointensor.predictors.tables import refit_tables
@@ -256,6 +256,55 @@ def test_time_that_one_fit_leaves_is_for_the_next(monkeypatch):
         options=replace(OPTIONS, seconds=100.0), clock=clock,
     )  # fmt: skip
     assert seen == [100 / 3, 45, 80]
+
+
+@dataclass(frozen=True)
+class Slow(Predictor):
+    """Known values; a second passes for each that is asked for."""
+
+    values: np.ndarray
+    clock: FakeClock
+
+    def predict(self, indices):
+        self.clock.now += len(indices)
+        return self.values[tuple(indices.T)]
+
+    def n_parameters(self):
+        return self.values.size
+
+    def supports(self, n_modes):
+        return n_modes == self.values.ndim
+
+    def pack(self):
+        raise NotImplementedError
+
+    @classmethod
+    def unpack(cls, packed):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(("seconds", "kriged"), [(1000.0, 0), (2500.0, 1440), (math.inf, 1600)])
+def test_kriging_of_what_the_mean_leaves_is_bounded_by_the_time_that_is_left(monkeypatch, seconds, kriged):
+    """1440 training and 160 validation entries; the member leaves a process along the days."""
+    clock, rng = FakeClock(), np.random.default_rng(0)
+    sizes = (14, 12, 20)
+    process = 0.3 * np.cumsum(rng.standard_normal(sizes), axis=2)
+    known = 5 * rng.standard_normal(sizes)
+    cells = rng.permutation(np.argwhere(np.ones(sizes)))[:2000]
+    modes = (Mode("user", sizes[0]), Mode("item", sizes[1]), Mode("day", sizes[2], order="ordered"))
+    parts = split(SparseTensor(cells, (known + process)[tuple(cells.T)], modes), seed=0)
+
+    class Known(Family):
+        def fit(self, candidate, train, valid, options):
+            return Slow(known, clock)
+
+    monkeypatch.setitem(FAMILIES, "known", Known())
+    found = fitted(
+        parts, candidates=[Candidate("known", "known", 9)], options=replace(OPTIONS, seconds=seconds), clock=clock
+    )
+    assert [len(model.keys) for model in found.predictor.residual_models] == [kriged] * bool(kriged)
+    assert found.refit
+    assert clock.now < seconds
 
 
 def test_candidates_follow_the_number_of_entries():
