@@ -240,6 +240,17 @@ def test_kriging_of_training_residuals_without_a_process_is_not_kept():
         assert stack.models == ()
 
 
+def test_kriging_of_training_residuals_ends_with_the_axes_that_there_was_time_for():
+    tensor, cells, values = residuals_of(process=2.0)
+    valid = SparseTensor(cells, values, tensor.modes)
+    for times, expected in (([False], 0), ([True, False], 1)):
+        left = iter(times)
+        stack = fit_validated_kriging(
+            tensor, tensor.values, valid, valid.values, along=[(2,), (1,)], in_time=lambda left=left: next(left, False)
+        )
+        assert [model.axis.modes for model in stack.models] == [(2,)][:expected]
+
+
 def test_kriging_is_refitted_to_what_the_models_before_leave():
     """Two models one after the other: the same entries give the same predictions, further ones better predictions."""
     tensor, cells, truth = residuals_of(process=2.0, noise=0.5, sizes=LARGER)
