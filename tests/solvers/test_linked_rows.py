@@ -23,12 +23,12 @@ def links_along(coordinates, *, cyclic=False, **strengths):
 
 def dense(links, size):
     """DᵀD, from the quadratic form of unit vectors."""
-    rows = links.differences().apply(torch.eye(size, dtype=torch.float64))
+    rows = links.differences.apply(torch.eye(size, dtype=torch.float64))
     return rows.T @ rows
 
 
 def energy(links, row):
-    return float(links.differences().apply(torch.as_tensor(row, dtype=torch.float64)[:, None]).square().sum())
+    return float(links.differences.apply(torch.as_tensor(row, dtype=torch.float64)[:, None]).square().sum())
 
 
 def test_a_walk_is_the_sum_of_squared_steps_over_their_gaps():
@@ -64,7 +64,7 @@ def test_a_season_is_zero_for_rows_that_come_back():
 @given(size=st.integers(3, 12), seed=st.integers(0, 99), kind=st.sampled_from(KINDS), cyclic=st.booleans())
 def test_differences_and_their_transpose_belong_together(size, seed, kind, cyclic):
     rng = np.random.default_rng(seed)
-    found = links_along(np.sort(rng.random(size)), cyclic=cyclic, **kind).differences()
+    found = links_along(np.sort(rng.random(size)), cyclic=cyclic, **kind).differences
     row, values = torch.from_numpy(rng.random((size, 2))), torch.from_numpy(rng.random((len(found.rows), 2)))
     torch.testing.assert_close((found.apply(row) * values).sum(), (row * found.spread(values, size)).sum())
     matrix = found.apply(torch.eye(size, dtype=torch.float64))
@@ -87,7 +87,7 @@ def test_all_rows_together_solve_the_dense_system(monkeypatch, strengths, groups
     gram, right, ridge = problem()
     size, rank = right.shape
     links, mean = links_along(range(size), **strengths), torch.ones(size, rank, dtype=torch.float64)
-    prior = LinkPrior(links.differences(), torch.tensor([0.5, 2.0, 9.0], dtype=torch.float64), 0.3 * mean)
+    prior = LinkPrior(links.differences, torch.tensor([0.5, 2.0, 9.0], dtype=torch.float64), 0.3 * mean)
     whole = torch.zeros(size, rank, size, rank, dtype=torch.float64)
     for i in range(size):
         whole[i, :, i] = gram[i] + ridge[i] * torch.eye(rank)
@@ -146,7 +146,7 @@ def test_every_solve_is_the_minimum_of_the_penalised_error(spec, engine):
     else:
         block.solve(als)
         ridge, strength = torch.zeros(len(table)), torch.tensor([als.pull])
-    differences = als.links[mode].differences()
+    differences = als.links[mode].differences
 
     def objective(rows):
         with torch.no_grad():

@@ -283,7 +283,7 @@ class Als:
         links = self.links.get(block.table_modes[k])
         if links is None or not any(links.strengths.values()):
             return None
-        return LinkPrior(links.differences(), torch.zeros_like(table[0]) + strength)
+        return LinkPrior(links.differences, torch.zeros_like(table[0]) + strength)
 
     def row_prior(self, name: str, k: int) -> RowPrior:
         """Prior on the rows of a block's k-th table."""

@@ -11,7 +11,9 @@ An autoregressive prior is a walk together with the ridge of every row. With D f
 
     (H_i + ρ_i I) a_i + Σ_j (DᵀD)_ij s ∘ a_j = c_i + ρ_i p_i    for all i,
 
-by conjugate gradients, preconditioned by the systems of single rows.
+by conjugate gradients. They are preconditioned by the same system with the mean H of all rows in place of each one,
+which is solved through the eigenvectors of H and of DᵀD; where the rows' systems are too different for that, by the
+systems of single rows.
 """
 
 from __future__ import annotations
@@ -19,18 +21,33 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from jointensor.kernels.rows import DIAGONAL_LIFT, MORE_LIFT, row_groups
 
 MAX_STEPS = 100
-"""Steps of conjugate gradients, at most; rows with few entries and strong links take many."""
+"""Steps of conjugate gradients with single rows, at most; rows with few entries and strong links take many."""
 
-STEPS_PER_LOOK = 4
+MAX_STEPS_ALIKE = 32
+"""Steps with the mean of the rows' systems, at most: where these are alike, 5 to 20 suffice."""
+
+STEPS_PER_LOOK = {"cpu": 1, "cuda": 4}
 """Steps after which the residual is looked at: on a GPU the host waits for it."""
+
+MAX_BLOCK = 256
+"""Rows whose links have common eigenvectors. Links between blocks are left to the steps: more rows save few of those,
+and cost more each."""
+
+TINY = 1e-30
+"""Least denominator."""
+
+MIN_SHARE = 1e-6
+"""Least eigenvalue of a preconditioner, and least strength, as a share of the mean."""
 
 STEP_TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
 """Size of the residual over that of the right side at which the steps end. Large systems are in 32 bits: there a step
@@ -69,13 +86,25 @@ MIN_MULTIPLE_GAIN = 0.25
 """The same for a multiple of a shorter season, beside that: it has fewer pairs of rows, and differs by chance."""
 
 
-class Differences(NamedTuple):
+class Spectrum(NamedTuple):
+    """Eigenvalues and eigenvectors of blocks of DᵀD on its diagonal; the last block is filled up with zeros."""
+
+    values: Tensor
+    """``(blocks, B)``."""
+    vectors: Tensor
+    """``(blocks, B, B)``."""
+
+
+@dataclass(frozen=True)
+class Differences:
     """D: weighted differences of rows."""
 
     rows: Tensor
     """``(differences, 3)``."""
     weights: Tensor
     """Alike."""
+    spectra: dict[tuple[int, int], Spectrum] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Of ranges of rows, from their first use."""
 
     @classmethod
     def of(cls, rows: list[Tensor], weights: list[Tensor], size: int) -> Self:
@@ -104,6 +133,26 @@ class Differences(NamedTuple):
         """Of DᵀD, ``(I,)``."""
         return self.weights.new_zeros(size).index_add_(0, self.rows.flatten(), self.weights.square().flatten())
 
+    def spectrum(self, some: slice) -> Spectrum:
+        """Of DᵀD between some rows, in blocks of rows that follow one another."""
+        place = some.start, some.stop
+        if place not in self.spectra:
+            self.spectra[place] = self._spectrum(*place)
+        return self.spectra[place]
+
+    def _spectrum(self, start: int, stop: int) -> Spectrum:
+        count = -(-(stop - start) // MAX_BLOCK)
+        size = -(-(stop - start) // count)  # of a block, B
+        rows = self.rows - start  # (differences, 3)
+        inside = (rows >= 0) & (rows < stop - start)
+        block, place = rows // size, rows % size
+        pairs = inside[:, :, None] & inside[:, None, :] & (block[:, :, None] == block[:, None, :])
+        cells = (rows * size)[:, :, None] + place[:, None, :]  # (differences, 3, 3)
+        weights = self.weights.double()
+        found = weights.new_zeros(count * size * size)
+        found.index_add_(0, cells[pairs], (weights[:, :, None] * weights[:, None, :])[pairs])
+        return Spectrum(*torch.linalg.eigh(found.view(count, size, size)))
+
 
 @dataclass(frozen=True)
 class RowLinks:
@@ -129,8 +178,9 @@ class RowLinks:
 
     def with_strengths(self, strengths: Mapping[str, float]) -> Self:
         """The same with other strengths."""
-        return replace(self, strengths=dict(strengths))
+        return self if strengths == self.strengths else replace(self, strengths=dict(strengths))
 
+    @cached_property
     def differences(self) -> Differences:
         """D with all kinds of differences, each times the root of its strength."""
         found = [(self._of_kind(kind), strength) for kind, strength in self.strengths.items() if strength > 0]
@@ -277,7 +327,8 @@ class _System:
 
     def own(self, found: Tensor) -> Tensor:
         """H_i a_i + ρ_i a_i, ``(rows, R)``."""
-        return torch.bmm(self.gram, found[:, :, None]).squeeze(2) + self.ridge[:, None] * found
+        image = torch.bmm(found[:, None, :], self.gram).squeeze(1)  # H is symmetric; columns are read one by one
+        return image + self.ridge[:, None] * found
 
     def product(self, found: Tensor) -> Tensor:
         """The left side for rows ``(rows, R)``, all others zero."""
@@ -287,27 +338,63 @@ class _System:
 
     def solve(self, right: Tensor, tolerance: float) -> Tensor:
         """Conjugate gradients from zero until the residual is smaller than a tolerance."""
-        factor = self._factor()
-
-        def single(residual: Tensor) -> Tensor:
-            return torch.cholesky_solve(residual[:, :, None], factor).squeeze(2)
-
         found, residual = torch.zeros_like(right), right
-        step = near = single(residual)
-        size = (residual * near).sum()
-        for count in range(MAX_STEPS):
-            if count % STEPS_PER_LOOK == 0 and not float(residual.square().sum()) > tolerance**2:
+        for preconditioner, most in ((self._alike, MAX_STEPS_ALIKE), (self._single, MAX_STEPS)):
+            if not tolerance < float(residual.square().sum().sqrt()) < math.inf:
                 break
+            found = found + self._steps(residual, preconditioner(), tolerance, most)
+            residual = right - self.product(found)
+        return found
+
+    def _steps(self, right: Tensor, near_of: Callable[[Tensor], Tensor], tolerance: float, most: int) -> Tensor:
+        """Some steps with a preconditioner, from zero."""
+        look = STEPS_PER_LOOK.get(right.device.type, 1)
+        found, residual = torch.zeros_like(right), right
+        step = near = near_of(residual)
+        size = (residual * near).sum()
+        for count in range(1, most + 1):
             image = self.product(step)
             length = _ratio(size, (step * image).sum())
             found, residual = found + length * step, residual - length * image
-            near = single(residual)
+            if count % look == 0 and not float(residual.square().sum()) > tolerance**2:
+                break
+            near = near_of(residual)
             size, before = (residual * near).sum(), size
             step = near + _ratio(size, before) * step
         return found
 
+    def _alike(self) -> Callable[[Tensor], Tensor]:
+        """Solutions where every row has the mean H + ρ I, and links are within blocks of rows.
+
+        With strengths s = s̄ u, u^(−½) (H + ρ I) u^(−½) = V diag(λ) Vᵀ and DᵀD = Q diag(θ) Qᵀ, factors 1 / (λ + s̄ θ).
+        """
+        strength, size = self.links.strength.double(), len(self.gram)
+        mean = self.gram.mean(dim=0, dtype=torch.float64)  # (R, R)
+        mean.diagonal().add_(self.ridge.mean(dtype=torch.float64))
+        level = strength.mean()
+        root = (strength / level.clamp_min(TINY)).clamp_min(MIN_SHARE).rsqrt()  # (R,)
+        values, vectors = torch.linalg.eigh(root[:, None] * mean * root)
+        spectrum = self.links.differences.spectrum(self.rows)
+        least = MIN_SHARE * (values.mean() + level * spectrum.values.mean()) + TINY
+        factors = 1 / (values.clamp_min(least) + level * spectrum.values.clamp_min(0)[:, :, None])  # (blocks, B, R)
+        outer, factors = (root[:, None] * vectors).to(self.gram.dtype), factors.to(self.gram.dtype)
+        inner = spectrum.vectors.to(self.gram.dtype)
+        more = factors[:, :, 0].numel() - size  # rows that fill up the last block
+
+        def near_of(residual: Tensor) -> Tensor:
+            rotated = pad(residual @ outer, (0, 0, 0, more)).view(factors.shape)  # (blocks, B, R)
+            found = torch.bmm(inner, torch.bmm(inner.mT, rotated) * factors)
+            return found.flatten(0, 1)[:size] @ outer.T
+
+        return near_of
+
+    def _single(self) -> Callable[[Tensor], Tensor]:
+        """Solutions of the rows' systems alone."""
+        factor = self._factor()
+        return lambda residual: torch.cholesky_solve(residual[:, :, None], factor).squeeze(2)
+
     def _factor(self) -> Tensor:
-        """Cholesky factors of the rows' systems alone, ``(rows, R, R)``."""
+        """Cholesky factors of the rows' systems, ``(rows, R, R)``."""
         diagonal = self.links.differences.diagonal(self.size)[self.rows, None] * self.links.strength  # (rows, R)
         share = self.gram.diagonal(dim1=1, dim2=2).mean(dim=1) + self.ridge + diagonal.mean(dim=1)
         for lift in (DIAGONAL_LIFT, *MORE_LIFT, 1.0):
