@@ -263,6 +263,8 @@ class LinkPrior(NamedTuple):
     """s, ``(R,)``."""
     pull: Tensor | None = None
     """Added to the right sides, ``(I, R)``."""
+    enough: float = 0.0
+    """Share of the first residual at which steps in 32 bits may end: the next sweep goes on from there."""
 
     def product(self, table: Tensor) -> Tensor:
         """DᵀD a, times the strengths, ``(I, R)``."""
@@ -309,7 +311,10 @@ def solve_group(
     if links.pull is not None:
         wanted = wanted + links.pull[rows]
     missing = wanted - here.own(present[rows]) - links.product(present)[rows].to(gram.dtype)
-    change = here.solve(missing, STEP_TOLERANCES[gram.dtype] * float(wanted.square().sum().sqrt()))
+    tolerance = STEP_TOLERANCES[gram.dtype] * wanted.square().sum().sqrt()
+    if gram.dtype == torch.float32:
+        tolerance = torch.maximum(tolerance, links.enough * missing.square().sum().sqrt())
+    change = here.solve(missing, float(tolerance))
     if bool(torch.isfinite(change).all()):
         table[rows] += change.to(table.dtype)
 
@@ -369,7 +374,8 @@ class _System:
         With strengths s = s̄ u, u^(−½) (H + ρ I) u^(−½) = V diag(λ) Vᵀ and DᵀD = Q diag(θ) Qᵀ, factors 1 / (λ + s̄ θ).
         """
         strength, size = self.links.strength.double(), len(self.gram)
-        mean = self.gram.mean(dim=0, dtype=torch.float64)  # (R, R)
+        shares = self.gram.new_full((1, size), 1 / size)
+        mean = (shares @ self.gram.flatten(1)).view(self.gram.shape[1:]).double()  # (R, R)
         mean.diagonal().add_(self.ridge.mean(dtype=torch.float64))
         level = strength.mean()
         root = (strength / level.clamp_min(TINY)).clamp_min(MIN_SHARE).rsqrt()  # (R,)
