@@ -12,8 +12,8 @@ An autoregressive prior is a walk together with the ridge of every row. With D f
     (H_i + ρ_i I) a_i + Σ_j (DᵀD)_ij s ∘ a_j = c_i + ρ_i p_i    for all i,
 
 by conjugate gradients. They are preconditioned by the same system with the mean H of all rows in place of each one,
-which is solved through the eigenvectors of H and of DᵀD; where the rows' systems are too different for that, by the
-systems of single rows.
+which is solved through the eigenvectors of H and of DᵀD. Where the rows' systems are too different for that, those of
+single rows, which take long to factorise, are added to the preconditioner.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from torch.nn.functional import pad
 
 from jointensor.kernels.rows import DIAGONAL_LIFT, MORE_LIFT, row_groups
 
-MAX_STEPS = 100
-"""Steps of conjugate gradients with single rows, at most; rows with few entries and strong links take many."""
+MAX_STEPS_ALIKE = 24
+"""Steps of conjugate gradients with the mean of the rows' systems, at most: where these are alike, 5 to 20 suffice."""
 
-MAX_STEPS_ALIKE = 32
-"""Steps with the mean of the rows' systems, at most: where these are alike, 5 to 20 suffice."""
+MAX_STEPS_SINGLE = 100
+"""Steps with the systems of single rows besides, at most."""
 
 STEPS_PER_LOOK = {"cpu": 1, "cuda": 4}
 """Steps after which the residual is looked at: on a GPU the host waits for it."""
@@ -42,6 +42,9 @@ STEPS_PER_LOOK = {"cpu": 1, "cuda": 4}
 MAX_BLOCK = 256
 """Rows whose links have common eigenvectors. Links between blocks are left to the steps: more rows save few of those,
 and cost more each."""
+
+MAX_BLOCK_NUMBERS = 1 << 23
+"""Numbers in these eigenvectors: blocks are smaller where rows are many."""
 
 TINY = 1e-30
 """Least denominator."""
@@ -141,7 +144,7 @@ class Differences:
         return self.spectra[place]
 
     def _spectrum(self, start: int, stop: int) -> Spectrum:
-        count = -(-(stop - start) // MAX_BLOCK)
+        count = -(-(stop - start) // max(1, min(MAX_BLOCK, MAX_BLOCK_NUMBERS // (stop - start))))
         size = -(-(stop - start) // count)  # of a block, B
         rows = self.rows - start  # (differences, 3)
         inside = (rows >= 0) & (rows < stop - start)
@@ -343,16 +346,22 @@ class _System:
 
     def solve(self, right: Tensor, tolerance: float) -> Tensor:
         """Conjugate gradients from zero until the residual is smaller than a tolerance."""
-        found, residual = torch.zeros_like(right), right
-        for preconditioner, most in ((self._alike, MAX_STEPS_ALIKE), (self._single, MAX_STEPS)):
-            if not tolerance < float(residual.square().sum().sqrt()) < math.inf:
-                break
-            found = found + self._steps(residual, preconditioner(), tolerance, most)
-            residual = right - self.product(found)
-        return found
+        if not tolerance < _norm(right) < math.inf:
+            return torch.zeros_like(right)
+        alike = self._alike()
+        found, residual = self._steps(right, alike, tolerance, MAX_STEPS_ALIKE)
+        if not _norm(residual) > tolerance:
+            return found
+        single = self._single()
+        rest, _ = self._steps(
+            right - self.product(found), lambda one: alike(one) + single(one), tolerance, MAX_STEPS_SINGLE
+        )
+        return found + rest
 
-    def _steps(self, right: Tensor, near_of: Callable[[Tensor], Tensor], tolerance: float, most: int) -> Tensor:
-        """Some steps with a preconditioner, from zero."""
+    def _steps(
+        self, right: Tensor, near_of: Callable[[Tensor], Tensor], tolerance: float, most: int
+    ) -> tuple[Tensor, Tensor]:
+        """Where some steps with a preconditioner lead from zero, and the residual there."""
         look = STEPS_PER_LOOK.get(right.device.type, 1)
         found, residual = torch.zeros_like(right), right
         step = near = near_of(residual)
@@ -361,12 +370,12 @@ class _System:
             image = self.product(step)
             length = _ratio(size, (step * image).sum())
             found, residual = found + length * step, residual - length * image
-            if count % look == 0 and not float(residual.square().sum()) > tolerance**2:
+            if count % look == 0 and not _norm(residual) > tolerance:
                 break
             near = near_of(residual)
             size, before = (residual * near).sum(), size
             step = near + _ratio(size, before) * step
-        return found
+        return found, residual
 
     def _alike(self) -> Callable[[Tensor], Tensor]:
         """Solutions where every row has the mean H + ρ I, and links are within blocks of rows.
@@ -381,7 +390,7 @@ class _System:
         root = (strength / level.clamp_min(TINY)).clamp_min(MIN_SHARE).rsqrt()  # (R,)
         values, vectors = torch.linalg.eigh(root[:, None] * mean * root)
         spectrum = self.links.differences.spectrum(self.rows)
-        least = MIN_SHARE * (values.mean() + level * spectrum.values.mean()) + TINY
+        least = MIN_SHARE * (values.abs().mean() + level * spectrum.values.mean()) + TINY
         factors = 1 / (values.clamp_min(least) + level * spectrum.values.clamp_min(0)[:, :, None])  # (blocks, B, R)
         outer, factors = (root[:, None] * vectors).to(self.gram.dtype), factors.to(self.gram.dtype)
         inner = spectrum.vectors.to(self.gram.dtype)
@@ -411,6 +420,10 @@ class _System:
             if not bool(failed.any()):
                 break
         return factor
+
+
+def _norm(table: Tensor) -> float:
+    return float(torch.linalg.vector_norm(table))
 
 
 def _ratio(one: Tensor, other: Tensor) -> Tensor:
