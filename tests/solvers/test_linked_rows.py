@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from jointensor.kernels import pick_engine
 from jointensor.models.multilinear import Multilinear
+from jointensor.solvers import linked_rows
 from jointensor.solvers.als import Als
 from jointensor.solvers.gibbs import Gibbs, Level
 from jointensor.solvers.linked_rows import LinkPrior, RowLinks, solve_linked
@@ -80,6 +81,16 @@ def problem(size=9, rank=3, seed=0):
     return gram, right, 0.1 + torch.rand(size, generator=generator, dtype=torch.float64)
 
 
+def dense_system(gram, ridge, links, strength):
+    """``(I R, I R)``."""
+    size, rank = gram.shape[:2]
+    eye = torch.eye(rank, dtype=torch.float64)
+    whole = torch.einsum("ij,rs,r->irjs", dense(links, size), eye, strength)
+    for i in range(size):
+        whole[i, :, i] += gram[i] + ridge[i] * eye
+    return whole.reshape(size * rank, -1)
+
+
 @pytest.mark.parametrize("strengths", KINDS)
 @pytest.mark.parametrize("groups", [1, 3])
 def test_all_rows_together_solve_the_dense_system(monkeypatch, strengths, groups):
@@ -88,12 +99,8 @@ def test_all_rows_together_solve_the_dense_system(monkeypatch, strengths, groups
     size, rank = right.shape
     links, mean = links_along(range(size), **strengths), torch.ones(size, rank, dtype=torch.float64)
     prior = LinkPrior(links.differences, torch.tensor([0.5, 2.0, 9.0], dtype=torch.float64), 0.3 * mean)
-    whole = torch.zeros(size, rank, size, rank, dtype=torch.float64)
-    for i in range(size):
-        whole[i, :, i] = gram[i] + ridge[i] * torch.eye(rank)
-    whole += torch.einsum("ij,rs,r->irjs", dense(links, size), torch.eye(rank, dtype=torch.float64), prior.strength)
     wanted = (right + ridge[:, None] * mean + prior.pull).flatten()
-    expected = torch.linalg.solve(whole.reshape(size * rank, -1), wanted).reshape(size, rank)
+    expected = torch.linalg.solve(dense_system(gram, ridge, links, prior.strength), wanted).reshape(size, rank)
     monkeypatch.setitem(
         __import__("jointensor.kernels.rows", fromlist=["x"]).MAX_GRAM_BYTES, "cpu", 8 * rank**2 * -(-size // groups)
     )
@@ -101,6 +108,83 @@ def test_all_rows_together_solve_the_dense_system(monkeypatch, strengths, groups
     for _ in range(1 if groups == 1 else 200):
         solve_linked(lambda rows: (gram[rows], right[rows]), ridge, mean, prior, found)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("cyclic", [False, True])
+@pytest.mark.parametrize("block", [256, 7])
+@pytest.mark.parametrize("strength", [0.0, 1e-3, 1.0, 1e4])
+@pytest.mark.parametrize("rows", ["many entries", "few entries", "a gap", "uneven", "one component"])
+def test_a_long_mode_solves_the_dense_system_whatever_its_rows_and_links(monkeypatch, rows, strength, block, cyclic):
+    monkeypatch.setattr(linked_rows, "MAX_BLOCK", block)
+    size, rank = 30, 1 if rows == "one component" else 4
+    generator = torch.Generator().manual_seed(0)
+    half = torch.randn(size, 2 if rows == "few entries" else 9, rank, generator=generator, dtype=torch.float64)
+    if rows == "a gap":
+        half[8:17] = 0
+    if rows == "uneven":
+        half *= (torch.arange(size) % 5).exp()[:, None, None]
+    gram, right = half.mT @ half, (half.mT @ half.sum(dim=2, keepdim=True)).squeeze(2)
+    ridge = torch.full((size,), 0.05, dtype=torch.float64)
+    links = links_along(range(size), cyclic=cyclic, walk=1.0)
+    strengths = strength * torch.tensor([1.0, 3.0, 0.2, 1.0], dtype=torch.float64)[:rank]
+    found = torch.zeros_like(right)
+    solve_linked(lambda rows: (gram[rows], right[rows]), ridge, None, LinkPrior(links.differences, strengths), found)
+    expected = torch.linalg.solve(dense_system(gram, ridge, links, strengths), right.flatten())
+    torch.testing.assert_close(found.flatten(), expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+
+
+def test_rows_with_the_same_system_are_solved_in_one_step(monkeypatch):
+    """The preconditioner is the inverse then, with strengths of every component."""
+    monkeypatch.setattr(linked_rows, "MAX_STEPS_ALIKE", 1)
+    monkeypatch.setattr(linked_rows, "MAX_STEPS_SINGLE", 0)
+    gram, right, _ = problem(size=40)
+    gram = gram[:1].expand(40, -1, -1).contiguous()
+    ridge, strengths = torch.full((40,), 0.3, dtype=torch.float64), torch.tensor([0.01, 5.0, 300.0]).double()
+    links = links_along(range(40), **{"season:7": 1.0, "walk": 0.2})
+    found = torch.zeros_like(right)
+    solve_linked(lambda rows: (gram[rows], right[rows]), ridge, None, LinkPrior(links.differences, strengths), found)
+    expected = torch.linalg.solve(dense_system(gram, ridge, links, strengths), right.flatten())
+    torch.testing.assert_close(found.flatten(), expected)
+
+
+@settings(deadline=None)
+@given(size=st.integers(3, 12), first=st.integers(0, 2), block=st.integers(1, 5), kind=st.sampled_from(KINDS))
+def test_eigenvectors_are_those_of_blocks_of_the_links(size, first, block, kind):
+    links = links_along(range(size), **kind)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(linked_rows, "MAX_BLOCK", block)
+        values, vectors = links.differences.spectrum(slice(first, size))
+    found, expected = (vectors * values[:, None]) @ vectors.mT, dense(links, size)[first:, first:]
+    assert found.shape[1] <= block
+    for k, start in enumerate(range(0, size - first, found.shape[1])):
+        part = expected[start : start + found.shape[1], start : start + found.shape[1]]
+        torch.testing.assert_close(found[k, : len(part), : len(part)], part, rtol=1e-5, atol=1e-5)
+        assert float(found[k, len(part) :].abs().sum()) < 1e-6
+
+
+def test_steps_that_end_early_come_back_to_the_solution_in_later_sweeps():
+    gram, right, ridge = (one.float() for one in problem(size=1500, rank=32))
+    links = links_along(range(1500), walk=1.0)
+    strengths = torch.full((32,), 20.0)
+    exact, found = torch.zeros_like(right), torch.zeros_like(right)
+    solve_linked(lambda rows: (gram[rows], right[rows]), ridge, None, LinkPrior(links.differences, strengths), exact)
+    early = LinkPrior(links.differences, strengths, enough=0.3)
+    errors = []
+    for _ in range(8):
+        solve_linked(lambda rows: (gram[rows], right[rows]), ridge, None, early, found)
+        errors.append(float((found - exact).norm() / exact.norm()))
+    assert errors[0] > 0.02
+    assert errors[-1] < 0.01
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e300])
+def test_rows_are_finite_whatever_their_systems_are(bad):
+    gram, right, ridge = problem()
+    gram[3, 1, 1] = right[3, 0] = bad
+    found = torch.ones_like(right)
+    prior = LinkPrior(links_along(range(len(right)), walk=1.0).differences, torch.ones(3, dtype=torch.float64))
+    solve_linked(lambda rows: (gram[rows], right[rows]), ridge, None, prior, found)
+    assert bool(torch.isfinite(found).all())
 
 
 def solver_of(spec, shape, engine="reference", kind=Als, seed=0):
