@@ -33,10 +33,6 @@ STATE, VALUES = "state/", "values/"
 MAX_CHECKPOINT_VALUES = 1 << 25
 """Values of training entries beyond this number are not written to checkpoints but computed from the tables again."""
 
-STEPS_ENOUGH = 0.1
-"""Share of the first residual at which steps for linked rows end in a sweep. Exact solutions take twice the steps, and
-validate no better after all sweeps."""
-
 COLLAPSE_TOLERANCE = 1e-6
 """A block whose values stay below this share of the values' spread has collapsed to zero."""
 
@@ -294,8 +290,7 @@ class Als:
         block = self.blocks[name]
         unit = self.spread ** (2 - 2 / block.degree)  # rows of k modes have the k-th root of the values' scale
         ridge = unit * self.ridge * self.systems.counts(block, k).to(block.tables[k].dtype)  # (I,)
-        links = self.links_of(block, k, self.smoothness * ridge.mean())
-        return RowPrior(ridge, links=None if links is None else links._replace(enough=STEPS_ENOUGH))
+        return RowPrior(ridge, links=self.links_of(block, k, self.smoothness * ridge.mean()))
 
     def solve_numbers(self, name: str, sums: Tensor, counts: Tensor) -> Tensor:
         """The number of every row from the sum and the count of its targets, ``(I,)`` each."""

@@ -30,7 +30,7 @@ from torch.nn.functional import pad
 
 from jointensor.kernels.rows import DIAGONAL_LIFT, MORE_LIFT, row_groups
 
-MAX_STEPS_ALIKE = 24
+MAX_STEPS_ALIKE = 32
 """Steps of conjugate gradients with the mean of the rows' systems, at most: where these are alike, 5 to 20 suffice."""
 
 MAX_STEPS_SINGLE = 100
@@ -52,9 +52,9 @@ TINY = 1e-30
 MIN_SHARE = 1e-6
 """Least eigenvalue of a preconditioner, and least strength, as a share of the mean."""
 
-STEP_TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}
-"""Size of the residual over that of the right side at which the steps end. Large systems are in 32 bits: there a step
-takes long, and the next sweep goes on from where these end."""
+STEP_TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4}
+"""Size of the residual over that of the right side at which the steps end. Rows without entries, which links alone
+determine, have little part in it: ten times as much leaves them so far off that they predict worse."""
 
 MAX_DOUBLE_NUMBERS = 1 << 20
 """Numbers in systems up to which these are solved in 64 bits on a CPU. The steps read all of them: beyond the cache,
@@ -266,8 +266,6 @@ class LinkPrior(NamedTuple):
     """s, ``(R,)``."""
     pull: Tensor | None = None
     """Added to the right sides, ``(I, R)``."""
-    enough: float = 0.0
-    """Share of the first residual at which steps in 32 bits may end: the next sweep goes on from there."""
 
     def product(self, table: Tensor) -> Tensor:
         """DᵀD a, times the strengths, ``(I, R)``."""
@@ -314,10 +312,7 @@ def solve_group(
     if links.pull is not None:
         wanted = wanted + links.pull[rows]
     missing = wanted - here.own(present[rows]) - links.product(present)[rows].to(gram.dtype)
-    tolerance = STEP_TOLERANCES[gram.dtype] * wanted.square().sum().sqrt()
-    if gram.dtype == torch.float32:
-        tolerance = torch.maximum(tolerance, links.enough * missing.square().sum().sqrt())
-    change = here.solve(missing, float(tolerance))
+    change = here.solve(missing, STEP_TOLERANCES[gram.dtype] * _norm(wanted))
     if bool(torch.isfinite(change).all()):
         table[rows] += change.to(table.dtype)
 
