@@ -11,7 +11,9 @@ from scipy.stats import ttest_rel
 from jointensor.bench.records import provenance
 from jointensor.errors import ConfigError
 from jointensor.reproduce import paper
-from jointensor.reproduce.experiments import RANKS, RATIOS, STARTS, SUCCESS_SEEDS, reproduce, reproduce_all
+from jointensor.reproduce.experiments import reproduce, reproduce_all
+from jointensor.reproduce.figure3 import RANKS, RATIOS
+from jointensor.reproduce.figure5 import STARTS, SUCCESS_SEEDS
 from jointensor.reproduce.study import QUICK, Finding, Setting, below_in_pairs
 
 FACTS = provenance() | {"commit": "0123456789", "clean": True}

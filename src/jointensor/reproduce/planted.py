@@ -6,6 +6,7 @@ teacher, is a JULIA network. The paper does not say how it was drawn: :data:`TEA
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from jointensor.bench.records import Record
 from jointensor.data.split import Split, split
 from jointensor.data.synthetic import Network, Truth, make_joint
 from jointensor.evaluation.matching import match_factors
@@ -21,6 +23,12 @@ from jointensor.models.joint import JointModel
 from jointensor.models.nonlinear.julia import Julia
 from jointensor.training.fit import Fit, fit
 from jointensor.training.recipe import Recipe
+
+FOUND = 0.99
+"""Congruence from which a component counts as recovered."""
+
+REACHED = 0.00125
+"""An RMSE below this is the paper's in two digits."""
 
 
 @dataclass(frozen=True)
@@ -103,3 +111,8 @@ def aligned(found: list[NDArray[np.floating]], truth: Truth) -> dict[str, list[l
     )
     found_ = found_ * np.where((planted_ * found_).sum(axis=0) < 0, -1.0, 1.0)
     return {name: np.round(one.T, 4).tolist() for name, one in (("planted", planted_), ("found", found_))}
+
+
+def recovered(fits: Sequence[Record]) -> int:
+    """Tensors whose components all were recovered."""
+    return sum(min(one["congruence"]) >= FOUND for one in fits)

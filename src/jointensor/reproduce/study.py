@@ -194,11 +194,16 @@ class Outcome:
     """SVG drawings by their titles."""
 
 
+def holds_or_not(true: bool) -> str:  # noqa: FBT001 - a yes or a no
+    """The answer to a claim that is true or not."""
+    return "holds" if true else "does not hold"
+
+
 def answered(claim: str, won: int, total: int, because: str) -> Finding:
     """A claim that is about every case."""
     if not total:
         return Finding(claim, "cannot be tested here", because or "no case was run")
-    return Finding(claim, "holds" if won == total else "does not hold", f"{won} of {total}: {because}")
+    return Finding(claim, holds_or_not(won == total), f"{won} of {total}: {because}")
 
 
 Verdict = Literal["yes", "no", "not decided"]
@@ -330,3 +335,8 @@ def figure(row: dict[str, Any] | None, key: str = "rmse", digits: int = 4) -> st
 def number(value: float | None, digits: int = 3, missing: str = "–") -> str:
     """A number in few digits."""
     return missing if value is None else f"{value:.{digits}g}"
+
+
+def beside(ours: str, theirs: float | None) -> str:
+    """Our figure, and the paper's in brackets."""
+    return ours if theirs is None else f"{ours} [{theirs:g}]"
