@@ -45,6 +45,26 @@ def test_labels_are_placed_by_their_distance_and_continued(labels, steps, next_o
     assert following(mode(*labels)) == next_ones
 
 
+@pytest.mark.parametrize(
+    ("labels", "thousandth"),
+    [
+        ([f"2024-01-01 00:00:{k / 10:04.1f}" for k in range(20)], "2024-01-01 00:01:40.0"),
+        ([f"{1_700_000_000 + k / 10:.1f}" for k in range(20)], "1700000100"),
+        ([f"{k}e-10" for k in range(20)], "1e-07"),
+        ([str(2**60 + 10**6 * k) for k in range(20)], str(2**60 + 10**9)),
+    ],
+)
+def test_the_step_is_not_off_where_numbers_are_rounded(labels, thousandth):
+    grid = Grid.of(mode(*labels))
+    assert grid.steps.tolist() == list(range(20))
+    assert grid.label(1000) == thousandth
+
+
+def test_a_forecast_that_leaves_the_calendar_is_refused():
+    with pytest.raises(ConfigError, match="cannot be continued that far after '9999-W52': years are 1 to 9999"):
+        following(mode("9999-W51", "9999-W52"))
+
+
 def test_a_missing_weekend_is_three_days_and_weekends_that_never_occur_are_not_forecast():
     every = days(60, "2024-01-01")  # a Monday
     weekdays = [day for day in every if np.is_busday(day)]

@@ -8,8 +8,13 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import NamedTuple
 
+from jointensor.errors import ConfigError
+
 EPOCH_MONDAY = date(1970, 1, 5).toordinal()
 """A Monday: days of the week are counted from it."""
+
+TIME_LENGTHS = (len("2026-01-01T00:00"), len("2026-01-01T00:00:00"), len("2026-01-01T00:00:00.000000"))
+"""Of labels to the minute, the second and the microsecond."""
 
 
 class Calendar(NamedTuple):
@@ -19,8 +24,8 @@ class Calendar(NamedTuple):
     pattern: re.Pattern[str]
     number: Callable[[re.Match[str]], float]
     """Of a label; equal distances in time are equal distances here."""
-    label: Callable[[float, str], str]
-    """Of a number, in the form of another label."""
+    write: Callable[[float, str], str]
+    """The label of a number, in the form of another label."""
 
     def read(self, labels: Sequence[str]) -> list[float] | None:
         """Numbers of labels; ``None`` where one is of another kind, or no date at all."""
@@ -30,30 +35,27 @@ class Calendar(NamedTuple):
         except ValueError:  # 2026-02-30
             return None
 
+    def label(self, number: float, like: str) -> str:
+        """The label of a number, in the form of another label.
 
-def _month_label(number: float, like: str) -> str:
-    year, month = divmod(round(number), 12)
-    return f"{year:04d}-{month + 1:02d}" + like[7:]
+        Raises
+        ------
+        ConfigError
+            If it is after the last year that dates have.
+        """
+        try:
+            return self.write(number, like)
+        except (ValueError, OverflowError):
+            raise ConfigError(f"labels cannot be continued that far after '{like}': years are 1 to 9999") from None
+
+
+def _of_quarter(found: re.Match[str]) -> float:
+    return date(int(found[1]), 1, 1).year * 4 + int(found[2]) - 1
 
 
 def _quarter_label(number: float, like: str) -> str:
     year, quarter = divmod(round(number), 4)
-    return f"{year:04d}-Q{quarter + 1}"
-
-
-def _week_label(number: float, like: str) -> str:
-    year, week, _ = date.fromordinal(EPOCH_MONDAY + 7 * round(number)).isocalendar()
-    return f"{year:04d}-W{week:02d}"
-
-
-def _time_label(number: float, like: str) -> str:
-    told = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=number)
-    precision = "minutes" if len(like) <= len("2026-01-01T00:00") else "seconds" if "." not in like else "microseconds"
-    return told.replace(tzinfo=None).isoformat(sep=like[10], timespec=precision)
-
-
-def _number_label(number: float, like: str) -> str:
-    return str(round(number)) if math.isclose(number, round(number)) and "." not in like else f"{number:.12g}"
+    return f"{date(year, 1, 1).year:04d}-Q{quarter + 1}"
 
 
 def _of_week(found: re.Match[str]) -> float:
@@ -61,23 +63,62 @@ def _of_week(found: re.Match[str]) -> float:
     return (monday.toordinal() - EPOCH_MONDAY) // 7
 
 
+def _week_label(number: float, like: str) -> str:
+    year, week, _ = date.fromordinal(EPOCH_MONDAY + 7 * round(number)).isocalendar()
+    return f"{year:04d}-W{week:02d}"
+
+
+def _of_month(found: re.Match[str]) -> float:
+    first = date(int(found[1]), int(found[2]), int(found[3] or 1))
+    return first.year * 12 + first.month - 1
+
+
+def _month_label(number: float, like: str) -> str:
+    year, month = divmod(round(number), 12)
+    return date(year, month + 1, 1).isoformat()[:7] + like[7:]
+
+
+def _of_day(found: re.Match[str]) -> float:
+    return date.fromisoformat(found[0]).toordinal()
+
+
+def _day_label(number: float, like: str) -> str:
+    return date.fromordinal(round(number)).isoformat()
+
+
 def _of_time(found: re.Match[str]) -> float:
     return datetime.fromisoformat(found[0]).replace(tzinfo=UTC).timestamp()
 
 
+def _time_label(number: float, like: str) -> str:
+    """As precise as the other label, and more where the time is: two times never have the same label."""
+    told = datetime(1970, 1, 1) + timedelta(seconds=number)
+    whole = told.isoformat(sep=like[10], timespec="microseconds")
+    lengths = [len(like), *(length for length in TIME_LENGTHS if length > len(like))]
+    return next(whole[:length] for length in lengths if datetime.fromisoformat(whole[:length]) == told)
+
+
+def _of_number(found: re.Match[str]) -> float:
+    number = float(found[0])
+    if math.isinf(number):  # 1e400
+        raise ValueError
+    return number
+
+
+def _number_label(number: float, like: str) -> str:
+    if "." not in like and number == round(number):
+        return str(round(number))
+    return f"{number:.14g}"  # Unix times to the millisecond, but no errors of sums of floats
+
+
 CALENDARS = (
-    Calendar("quarter", re.compile(r"(\d{4})-Q([1-4])"), lambda m: int(m[1]) * 4 + int(m[2]) - 1, _quarter_label),
+    Calendar("quarter", re.compile(r"(\d{4})-Q([1-4])"), _of_quarter, _quarter_label),
     Calendar("week", re.compile(r"(\d{4})-W(\d{2})"), _of_week, _week_label),
-    Calendar("month", re.compile(r"(\d{4})-(\d{2})(-\d{2})?"), lambda m: int(m[1]) * 12 + int(m[2]) - 1, _month_label),
-    Calendar(
-        "day", re.compile(r"\d{4}-\d{2}-\d{2}"), lambda m: date.fromisoformat(m[0]).toordinal(),
-        lambda number, like: date.fromordinal(round(number)).isoformat(),
-    ),
+    Calendar("month", re.compile(r"(\d{4})-(\d{2})(?:-(\d{2}))?"), _of_month, _month_label),
+    Calendar("day", re.compile(r"\d{4}-\d{2}-\d{2}"), _of_day, _day_label),
     Calendar("time", re.compile(r"\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?"), _of_time, _time_label),
-    Calendar(
-        "number", re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"), lambda m: float(m[0]), _number_label
-    ),
-)  # fmt: skip
+    Calendar("number", re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"), _of_number, _number_label),
+)
 """Kinds of labels, the first that fits all of them; months with the same day in each are months."""
 
 

@@ -6,6 +6,7 @@ make one timeline, on which the first slot of a day follows the last one of the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -53,7 +54,7 @@ class Grid:
                 "ISO dates"
             )
         numbers = np.array(calendar.read(labels))  # (labels,)
-        step = _step_of(np.diff(np.sort(numbers)))
+        step = _step_of(numbers)
         steps = np.round((numbers - numbers.min()) / step).astype(np.int64)
         if steps.max() >= MAX_STEPS:
             raise ConfigError(
@@ -82,12 +83,18 @@ class Grid:
         return np.array([round(one) if -0.5 <= one < MAX_STEPS else -1 for one in found], dtype=np.int64)
 
 
-def _step_of(gaps: NDArray[np.float64]) -> float:
-    """The most common gap; the median one where there is no common one."""
+def _step_of(numbers: NDArray[np.float64]) -> float:
+    """The most common gap; the median one where there is no common one.
+
+    Gaps are rounded to the digits that these numbers have: tenths of a second of today are off by up to 10⁻⁷ s.
+    """
+    largest = float(np.abs(numbers).max()) or 1.0
+    digits = math.floor(-math.log10(2 * np.spacing(largest)))
+    gaps = np.round(np.diff(np.sort(numbers)), digits)
     gaps = gaps[gaps > 0]
     if not len(gaps):
         return 1.0
-    sizes, counts = np.unique(np.round(gaps, 9), return_counts=True)
+    sizes, counts = np.unique(gaps, return_counts=True)
     at = int(np.argmax(counts))
     return float(sizes[at] if counts[at] >= COMMON_SHARE * len(gaps) else np.median(gaps))
 
