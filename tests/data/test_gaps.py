@@ -288,21 +288,39 @@ def test_a_run_says_what_it_leaves_out(tmp_path):
         assert result.split["folds"] == folds
         assert result.split["together"] == ("single cells" if folds == "random" else "station × day")
         figures[folds] = result.valid["rmse"]
-    assert sum("lie in whole groups (station × day): validated by leaving out such groups" in one for one in notes) == 1
+    found = "of the cells that are missing or tested lie in whole groups (station × day): validated by leaving out such"
+    assert sum(found in note for note in notes) == 1
     assert sum("tested on single entries, which are easier; --split like-gaps" in note for note in notes) == 1
     assert figures["like-gaps"] == figures["group:station,day"] != figures["random"]
 
 
 def test_a_run_that_tests_single_cells_says_where_the_gaps_are_larger(tmp_path):
-    """A third of the missing cells are in gaps: most of what is not learnt from are test entries."""
+    """A quarter of what is not learnt from is missing, all of it in gaps; the others are test entries."""
     tensor = tensor_of(hidden((1, 1, 36), 0.06))
     write_tensor(tensor, tmp_path / "known.npz")
     notes = []
     for folds in ("like-gaps", "random"):
         config = RunConfig(str(tmp_path / "known.npz"), rank=(1, 0), folds=folds, device="cpu")
-        run(config, tmp_path / folds, Listener(on_note=notes.append))
+        result = run(config, tmp_path / folds, Listener(on_note=notes.append))
+        if folds == "like-gaps":
+            assert result.split["pattern"]["reason"] == (
+                "the cells that are missing or tested look most like single cells: "
+                "validated by leaving out single entries"
+            )
     hints = [note for note in notes if "--split like-gaps" in note]
     assert hints == [
-        "cells are missing in whole groups (station × day), and tested one by one; "
-        "--split like-gaps tests and validates as they are missing"
+        "100 % of the missing cells lie in whole groups (station × day), but test entries do not; "
+        "--split like-gaps tests and validates as cells are missing"
     ]
+
+
+@pytest.mark.parametrize(("test", "cells"), [(0.2, "cells that are missing or tested"), (0.0, "missing cells")])
+def test_test_entries_count_as_missing_and_are_named(test, cells):
+    """They are not learnt from, and look missing to a fit."""
+    tensor = tensor_of(hidden((1, 1, 36), 0.3))
+    parts = with_folds(split(tensor, test=test), "like-gaps", 0.1)
+    assert parts.together == (0, 1)
+    share = 100 * parts.pattern.share
+    unknown = np.prod(tensor.shape) - len(tensor)
+    assert share == pytest.approx(100 * unknown / (unknown + len(parts.test)), abs=1)
+    assert parts.pattern.how_cells_lie(MODES) == f"{share:.0f} % of the {cells} lie in whole groups (station × day)"

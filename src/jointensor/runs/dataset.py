@@ -28,7 +28,7 @@ from jointensor.data.split import (
     blocks_of,
     groups_of,
     in_words,
-    like_gaps,
+    pattern_of_gaps,
     split,
     with_folds,
 )
@@ -334,12 +334,12 @@ def fold_notes(tensor: SparseTensor, parts: Split) -> list[str]:
     if parts.together:
         tested = "tested on single entries, which are easier; --split like-gaps tests on such groups"
         return [f"{said}; --folds random: single entries", *([tested] if len(parts.test) else [])]
-    gaps = like_gaps(tensor, parts.seed) if len(parts.test) else ()
-    if not gaps:
+    gaps = pattern_of_gaps(tensor, parts.seed) if len(parts.test) else pattern
+    if not gaps.groups:
         return []
     return [
-        f"cells are missing in whole groups ({in_words(gaps, tensor.modes)}), and tested one by one; "
-        "--split like-gaps tests and validates as they are missing"
+        f"{gaps.how_cells_lie(tensor.modes)}, but test entries do not; "
+        "--split like-gaps tests and validates as cells are missing"
     ]
 
 

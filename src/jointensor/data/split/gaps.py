@@ -39,6 +39,8 @@ MIN_GROUPS, MIN_ASKED_GROUPS = 50, FOLDS
 """Groups with entries from which they can be divided into folds: of gaps, which may be groups by chance; of queries."""
 QUERIES = "cells that are asked for"
 """What queries are, in a sentence."""
+MISSING_OR_TESTED = "cells that are missing or tested"
+"""What is not learnt from, in a sentence, where there are test entries: these look like missing cells to a fit."""
 MIN_MISSING = 100
 """Missing cells from which their pattern can be told from chance."""
 

@@ -53,7 +53,7 @@ class Pattern:
     share: float = 0.0
     """Share of the asked cells that lie in whole groups, of which no cell has an entry."""
     cells: str = "missing cells"
-    """What was asked for, in words."""
+    """Which cells these are, in words."""
     difference: float = 0.0
     """How much surroundings of hidden entries differ from those of asked cells."""
     difference_of_single: float = 0.0
@@ -70,15 +70,23 @@ class Pattern:
         }
 
     def in_words(self, modes: Sequence[Mode]) -> str:
-        """What the asked cells are, and what is hidden, in a sentence."""
-        what = in_words(self.groups, modes)
+        """How the asked cells lie, and what is hidden, in a sentence."""
         if not self.groups:
-            return f"the {self.cells} look most like single cells: validated by leaving out single entries"
+            hidden = "single entries"
+        elif tail_of(self.groups) is None:
+            hidden = "such groups"
+        else:
+            hidden = in_words(self.groups, modes)
+        return f"{self.how_cells_lie(modes)}: validated by leaving out {hidden}"
+
+    def how_cells_lie(self, modes: Sequence[Mode]) -> str:
+        """What the asked cells look like."""
+        if not self.groups:
+            return f"the {self.cells} look most like single cells"
         share = f"{math.floor(100 * self.share + 0.5)} %"  # halves upwards, as readers round
         if (tail := tail_of(self.groups)) is not None:
-            name = modes[tail.mode].name
-            return f"{share} of the {self.cells} lie at the end of {name}: validated by leaving out {what}"
-        return f"{share} of the {self.cells} lie in whole groups ({what}): validated by leaving out such groups"
+            return f"{share} of the {self.cells} lie at the end of {modes[tail.mode].name}"
+        return f"{share} of the {self.cells} lie in whole groups ({in_words(self.groups, modes)})"
 
 
 def in_words(groups: Groups, modes: Sequence[Mode]) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jointensor.data.split.folds import FOLDS, Groups, Tail, groups_of, steps_from_end, tail_of
-from jointensor.data.split.gaps import Asked, pattern_of_gaps, pattern_of_queries
+from jointensor.data.split.gaps import MISSING_OR_TESTED, Asked, pattern_of_gaps, pattern_of_queries
 from jointensor.data.split.patterns import Pattern
 from jointensor.data.tensor import SparseTensor, join
 from jointensor.errors import ConfigError
@@ -216,6 +216,8 @@ def with_folds(parts: Split, folds: str, valid: float, asked: Asked | None = Non
     if kind == "like-gaps":
         seed = parts.seed
         pattern = pattern_of_gaps(entries, seed) if asked is None else pattern_of_queries(entries, asked, seed)
+        if asked is None and len(parts.test):
+            pattern = replace(pattern, cells=MISSING_OR_TESTED)
         groups = pattern.groups
     else:
         groups = _tail(entries, argument) if kind == "time" else _modes_of(entries, argument)
