@@ -10,12 +10,8 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from scipy.stats import t as student
-
+from jointensor.bench.intervals import half_width
 from jointensor.bench.records import Record, origin
-
-LEVEL = 0.95
-"""Of the intervals of differences."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +53,7 @@ class Row:
         found = self.differences
         if not found or self.method == _method_of(self.reference):
             return None
-        if len(found) == 1:
-            return found[0], math.inf
-        half = float(student.ppf((1 + LEVEL) / 2, len(found) - 1)) * stdev(found) / math.sqrt(len(found))
-        return fmean(found), half
+        return fmean(found), half_width(found)
 
     def fields(self) -> dict[str, Any]:
         """For a CSV file."""

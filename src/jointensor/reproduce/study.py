@@ -7,13 +7,13 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, Literal, get_args
 
 import numpy as np
-from scipy.stats import t as student
 
 from jointensor.atomic import sha256, write_text
+from jointensor.bench.intervals import half_width, standard_errors
 from jointensor.bench.records import Record, kept, origin, provenance, read_record, records_in
 from jointensor.data.formats import read_tensor
 from jointensor.data.formats.npz import write as write_npz
@@ -211,9 +211,6 @@ Verdict = Literal["yes", "no", "not decided"]
 ANSWERS: dict[Verdict, str] = {"yes": "holds", "no": "does not hold", "not decided": "not decided"}
 """What a verdict says about a claim."""
 
-LEVEL = 0.95
-"""Of the intervals over seeds by which a comparison is decided."""
-
 
 def below(one: dict[str, Any], other: dict[str, Any]) -> Verdict:
     """Whether a method's mean RMSE is below another's, by Welch's interval for their difference over seeds.
@@ -232,7 +229,7 @@ def below(one: dict[str, Any], other: dict[str, Any]) -> Verdict:
     difference, variance = one["rmse"] - other["rmse"], sum(squares)
     if variance:
         freedom = variance**2 / sum(s**2 / (row["judged"] - 1) for s, row in zip(squares, random, strict=True))
-        half = float(student.ppf((1 + LEVEL) / 2, freedom)) * math.sqrt(variance)
+        half = standard_errors(freedom) * math.sqrt(variance)
     else:
         half = 0.0
     return "yes" if difference < -half else "no" if difference > half else "not decided"
@@ -247,7 +244,7 @@ def below_in_pairs(pairs: Sequence[tuple[float, float]]) -> tuple[Verdict, str]:
     logs = [math.log(a / b) for a, b in pairs]
     if len(logs) < 2:
         return "not decided", lower
-    half = float(student.ppf((1 + LEVEL) / 2, len(logs) - 1)) * stdev(logs) / math.sqrt(len(logs))
+    half = half_width(logs)
     ends = fmean(logs) - half, fmean(logs) + half
     mean, low, high = (f"{math.exp(one):.3g}" for one in (fmean(logs), *ends))
     verdict: Verdict = "yes" if ends[1] < 0 else "no" if ends[0] > 0 else "not decided"
