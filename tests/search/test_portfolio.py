@@ -67,6 +67,13 @@ def test_the_mean_of_exact_solutions_has_fewer_of_them_where_entries_are_many():
     assert [one.options for one in exact_candidates(tensor, most)] == [{"solutions": 2}]
 
 
+def test_fewer_solutions_are_averaged_where_rows_are_drawn_to_their_neighbours():
+    tensor, _ = make_joint((12, 12, 24), (1, 0), observed=3000, seed=0)
+    timed = tensor.over((*tensor.modes[:2], Mode("hour", 24, order="cyclic")))
+    found = {one.name: one.options.get("solutions") for one in exact_candidates(timed)}
+    assert found == {"unfolding": None, "cp+smooth": 2, "cp": 4}
+
+
 def test_implicit_feedback_is_tried_by_the_default_fit_of_few_entries_per_label():
     sparse, _ = make_joint((60, 50, 40), (1, 0), observed=1000, seed=0)
     assert [one.name for one in default_candidates(sparse)][-1] == "mean+bias+tables+fm:8+implicit"

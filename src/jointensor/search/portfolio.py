@@ -167,7 +167,9 @@ def _cp(tensor: SparseTensor, settings: SearchSettings) -> list[Candidate]:
     smooth = _smooth(tensor.modes)
     if not smooth:
         return [plain]
-    return [replace(plain, name="cp+smooth", simplicity=3, linear=f"mean+bias+cp:{rank}{smooth}"), plain]
+    options = {"solutions": min(solutions, settings.smooth_solutions)}
+    linear = f"mean+bias+cp:{rank}{smooth}"
+    return [replace(plain, name="cp+smooth", simplicity=3, linear=linear, options=options), plain]
 
 
 def _smooth(modes: Sequence[Mode]) -> str:

@@ -99,6 +99,8 @@ class SearchSettings:
     """Components that the multilinear part of a candidate starts with before it grows."""
     solutions: int = 4
     """Exact solutions whose mean a candidate is, at most."""
+    smooth_solutions: int = 2
+    """The same of a candidate whose rows are drawn to their neighbours: in a mixture, four are not better than two."""
     max_averaged_entries: int = 2_000_000
     """Entries up to which so many solutions are averaged; half as many beyond: each takes a minute or more."""
     min_exact_entries: float = 2.0
