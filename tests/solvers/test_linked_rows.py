@@ -133,6 +133,23 @@ def test_a_long_mode_solves_the_dense_system_whatever_its_rows_and_links(monkeyp
     torch.testing.assert_close(found.flatten(), expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("most", [0, 1 << 18])
+def test_a_gpu_solves_the_dense_system_there_and_on_the_host(monkeypatch, most):
+    monkeypatch.setattr(linked_rows, "MAX_HOST_NUMBERS", most)
+    gram, right, ridge = problem(size=20)
+    mean = torch.ones_like(right)
+    links = links_along(range(20), **{"season:7": 1.0, "walk": 0.2})
+    strengths = torch.tensor([0.5, 2.0, 9.0], dtype=torch.float64)
+    wanted = (right + ridge[:, None] * mean + 0.3 * mean).flatten()
+    expected = torch.linalg.solve(dense_system(gram, ridge, links, strengths), wanted)
+    there = RowLinks(links.coordinates.cuda(), links.labels.cuda(), strengths=links.strengths)
+    prior = LinkPrior(there.differences, strengths.cuda(), 0.3 * mean.cuda())
+    found = torch.zeros_like(right).cuda()
+    solve_linked(lambda rows: (gram[rows].cuda(), right[rows].cuda()), ridge.cuda(), mean.cuda(), prior, found)
+    torch.testing.assert_close(found.cpu().flatten(), expected, rtol=1e-4, atol=1e-4)
+
+
 def test_rows_with_the_same_system_are_solved_in_one_step(monkeypatch):
     """The preconditioner is the inverse then, with strengths of every component."""
     monkeypatch.setattr(linked_rows, "MAX_STEPS_ALIKE", 1)

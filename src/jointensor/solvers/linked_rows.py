@@ -60,6 +60,10 @@ MAX_DOUBLE_NUMBERS = 1 << 20
 """Numbers in systems up to which these are solved in 64 bits on a CPU. The steps read all of them: beyond the cache,
 half the bytes are half the seconds."""
 
+MAX_HOST_NUMBERS = 1 << 18
+"""Numbers in systems up to which those of a GPU are solved on the CPU: a step there takes less time than its kernels
+need to start."""
+
 TERMS = 3
 """Rows in one difference."""
 
@@ -108,6 +112,11 @@ class Differences:
     """Alike."""
     spectra: dict[tuple[int, int], Spectrum] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Of ranges of rows, from their first use."""
+
+    @cached_property
+    def on_host(self) -> Differences:
+        """The same in the memory of the CPU."""
+        return Differences(self.rows.cpu(), self.weights.cpu())
 
     @classmethod
     def of(cls, rows: list[Tensor], weights: list[Tensor], size: int) -> Self:
@@ -267,6 +276,10 @@ class LinkPrior(NamedTuple):
     pull: Tensor | None = None
     """Added to the right sides, ``(I, R)``."""
 
+    def on_host(self) -> LinkPrior:
+        """The same in the memory of the CPU."""
+        return LinkPrior(self.differences.on_host, self.strength.cpu(), None if self.pull is None else self.pull.cpu())
+
     def product(self, table: Tensor) -> Tensor:
         """DᵀD a, times the strengths, ``(I, R)``."""
         return self.differences.spread(self.differences.apply(table), len(table)) * self.strength
@@ -297,6 +310,11 @@ def solve_linked(
     """
     for rows in row_groups(len(table), table):
         gram, right = systems_of(rows)
+        if gram.is_cuda and gram.numel() <= MAX_HOST_NUMBERS:
+            found, center = table.cpu(), None if mean is None else mean.cpu()
+            solve_group(gram.cpu().double(), right.cpu().double(), ridge.cpu(), center, links.on_host(), found, rows)
+            table.copy_(found)
+            continue
         if not gram.is_cuda and gram.numel() <= MAX_DOUBLE_NUMBERS:
             gram, right = gram.double(), right.double()
         solve_group(gram, right, ridge, mean, links, table, rows)
