@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from collections import Counter
 from importlib.util import module_from_spec, spec_from_file_location
 from statistics import mean
@@ -10,7 +9,6 @@ from statistics import mean
 import pytest
 
 from jointensor.bench.records import records_in
-from jointensor.bench.table import as_markdown
 from jointensor.reproduce.experiments import reproduce_all
 from jointensor.reproduce.study import Setting
 from tests.docs.pages import DOCS, ROOT
@@ -62,47 +60,40 @@ def shown(text):
     return pytest.approx(float(number), abs=0.51 * 10 ** -len(number.partition(".")[2]))
 
 
-def test_the_table_of_the_default_fit_is_made_from_its_records(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))  # as for a script that is run
-    spec = spec_from_file_location("fits", ROOT / "benchmarks" / "fits.py")
-    fits = module_from_spec(spec)
-    spec.loader.exec_module(fits)
-    folder = ROOT / "benchmarks" / "results" / "fits"
-    page = (DOCS / "results.md").read_text(encoding="utf-8")
-    for name in ("default", "default_h200", "auto_300", "auto_h200"):
-        assert fits.table(folder, name) in page, f"python benchmarks/fits.py --table --name {name}"
-    for path in folder.glob("*.json"):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        assert {"commit", "clean", "versions", "machine", "options", "split", "test"} <= set(record), path.name
-
-
-@pytest.mark.parametrize("name", ["anytime", "boosted", "nested", "claims_nested"])
-def test_tables_of_scripts_are_made_from_their_records(monkeypatch, name):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+@pytest.fixture
+def tables(monkeypatch):
+    """The script that writes the tables of README and docs/results.md."""
     pytest.importorskip("lightgbm", reason="boosted.py imports it")
-    spec = spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))  # as for a script that is run
+    spec = spec_from_file_location("tables", ROOT / "benchmarks" / "tables.py")
     script = module_from_spec(spec)
     spec.loader.exec_module(script)
-    table = script.table(ROOT / "benchmarks" / "results" / name)
-    assert table in (DOCS / "results.md").read_text(encoding="utf-8"), f"python benchmarks/{name}.py --table"
+    return script
 
 
-def test_the_table_of_forecasts_is_made_from_its_records(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    pytest.importorskip("lightgbm", reason="forecasts.py imports it")
-    spec = spec_from_file_location("forecasts", ROOT / "benchmarks" / "forecasts.py")
-    script = module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "forecasts", script)  # where dataclasses look for their annotations
-    spec.loader.exec_module(script)
-    assert script.table() in (DOCS / "results.md").read_text(encoding="utf-8"), "python benchmarks/forecasts.py --table"
+@pytest.mark.parametrize("page", ["README.md", "docs/results.md"])
+def test_tables_between_marks_are_those_of_the_records(tables, page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert tables.filled(text) == text, "python benchmarks/tables.py"
+    assert len(tables.PLACE.findall(text)) == text.count("<!-- records: ") == text.count("<!-- end of records -->") > 0
 
 
-def test_the_table_of_gaps_is_made_from_its_records():
-    records = records_in(ROOT / "benchmarks" / "results" / "gaps", "*/*.json")
+def test_every_table_has_a_place(tables):
+    pages = [(ROOT / page).read_text(encoding="utf-8") for page in tables.PAGES]
+    assert sorted(name for text in pages for _, name, _ in tables.PLACE.findall(text)) == sorted(tables.TABLES)
+
+
+def test_a_table_that_was_edited_by_hand_is_noticed(tables):
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    changed = text.replace("**", "**9", 3)
+    assert tables.filled(changed) != changed
+
+
+def test_records_of_gaps_and_fits_say_what_they_are_of():
+    records = records_in(RESULTS / "gaps", "*/*.json")
     assert len({one["task"] for one in records}) == 9
-    assert all({"commit", "clean", "versions", "machine", "data"} <= set(one) for one in records)
-    table = as_markdown(records, "fit").replace("### ", "#### ")
-    assert table in (DOCS / "results.md").read_text(encoding="utf-8")
+    assert all("data" in one for one in records)
+    assert all({"options", "split", "test"} <= set(one) for one in records_in(RESULTS / "fits"))
 
 
 def has_provenance(record):
@@ -155,41 +146,42 @@ def test_pages_of_the_paper_without_records_say_so(written):
             assert all(page.name not in written for page in pages), f"{path.name} is not drawn from records"
 
 
-ROWS = rows_of(ROOT / "README.md", "`auto` (ensemble)")
+ROWS = rows_of(ROOT / "README.md", "`fit` (ensemble)")
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["tensor"])
 def test_the_readme_prints_means_of_the_records(row):
-    tensor = row["tensor"].partition(",")[0] + (".group-paper-word" if "pairs" in row["tensor"] else "")
-    auto = recorded(tensor, "auto")
-    assert len(auto) == 5
-    assert mean(auto) == shown(row["`auto` (ensemble)"])
-    best, _, _ = row["best single model"].rpartition(" ")
-    rival = recorded(tensor, NAMES[best])
-    assert mean(rival) == shown(row["best single model"].removeprefix(best))
-    lower = sum(a < b for a, b in zip(auto, rival, strict=True))
-    assert row["`auto` lower on"] == f"{lower} of 5"
+    """Those of single models on the splits that `fit` was run on, and no single model has a lower one."""
+    tensor = row["tensor"]
+    paths = sorted((RESULTS / "fits").glob(f"{tensor}.[0-9].default.json"))
+    paths = paths or sorted((RESULTS / "fits").glob(f"{tensor}.[0-9].default_h200.json"))
+    ours = {path.name.split(".")[1]: json.loads(path.read_text(encoding="utf-8"))["test"]["rmse"] for path in paths}
+    assert row["splits"] == str(len(ours))
+    assert mean(ours.values()) == shown(row["`fit` (ensemble)"])
+
+    def errors(model):
+        files = {split: RECORDS / f"{tensor}.{split}.{model}.json" for split in ours}
+        if not all(file.exists() for file in files.values()):
+            return None
+        return {split: json.loads(file.read_text(encoding="utf-8"))["rmse"] for split, file in files.items()}
+
+    models = {path.name.split(".", 2)[2].removesuffix(".json") for path in RECORDS.glob(f"{tensor}.[0-9].*.json")}
+    means = {model: mean(found.values()) for model in models - {"auto"} if (found := errors(model)) is not None}
+    best = min(means, key=means.get)
+    assert means[best] == shown(row["best single model"].rpartition(" ")[2])
+    lower = sum(ours[split] < error for split, error in errors(best).items())
+    assert row["`fit` lower on"] == f"{lower} of {len(ours)}"
     for column in ("JULIA 4/16", "additive biases", "mean"):
-        assert mean(recorded(tensor, NAMES[column])) == shown(row[column])
+        assert means[NAMES[column]] == shown(row[column])
 
 
 def test_the_readme_prints_the_entries_that_were_counted():
     counted = {next(iter(one["data"])): one["entries"] for one in records_in(PAPER / "table1")}
-    entries = {row["tensor"].partition(",")[0]: row["entries"] for row in ROWS}
+    entries = {row["tensor"]: row["entries"] for row in ROWS}
     both = {name: count for name, count in counted.items() if name.removesuffix(".npz") in entries}
     assert len(both) >= 5
     for name, count in both.items():
         assert entries[name.removesuffix(".npz")] == f"{count / 1e6:.1f} M"
-
-
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["tensor"])
-def test_no_single_model_that_was_run_is_better_than_the_one_in_the_readme(row):
-    tensor = row["tensor"].partition(",")[0] + (".group-paper-word" if "pairs" in row["tensor"] else "")
-    best = mean(recorded(tensor, NAMES[row["best single model"].rpartition(" ")[0]]))
-    models = {path.name.removeprefix(f"{tensor}.").split(".", 1)[1] for path in RECORDS.glob(f"{tensor}.[0-9].*.json")}
-    for model in models - {"auto.json", "costco-20-by-paper.json"}:
-        found = recorded(tensor, model.removesuffix(".json"))
-        assert len(found) < 5 or mean(found) >= best, model
 
 
 def test_the_large_table_prints_means_of_the_records():

@@ -30,6 +30,7 @@ from tests.predictors.test_ensemble import (
     local_of,
     predictor_of,
 )
+from tests.predictors.test_roots import SQUARES
 from tests.predictors.test_unfolding import unfolded_of
 
 
@@ -55,6 +56,7 @@ EVERYTHING = {
     "ensemble": ensemble_of,
     "ensemble with a dependency": lambda: replace(ensemble_of(), dependency=dependency_table(TENSOR, (0, 1))),
     "unfolding": unfolded_of,
+    "squares": lambda: SQUARES,
     "ensemble without more": lambda: Ensemble(
         (Member("mean", 1.0, (Mean(0.5),)),), (), fit_bias(TENSOR, NONE), -1.0, 1.0
     ),

@@ -26,6 +26,7 @@ def test_candidates_have_names_of_their_own(shape):
         "kriging",
         "exact",
         "unfolding",
+        "roots",
     }
     assert offered[0] == BIAS
 
@@ -38,6 +39,7 @@ def test_interpolation_is_offered_along_ordered_modes():
         "mean",
         "exact",
         "unfolding",
+        "roots",
     }
 
 

@@ -12,6 +12,7 @@ from jointensor.predictors.interpolation import Interpolation
 from jointensor.predictors.joint import JointPredictor
 from jointensor.predictors.knn import KnnResiduals
 from jointensor.predictors.kriging import Kriging
+from jointensor.predictors.roots import Squares
 from jointensor.predictors.tables import Mean, Tables, fit_tables, refit_tables
 from jointensor.predictors.trees import Trees, fit_trees
 from jointensor.predictors.unfolding import Unfolded
@@ -28,6 +29,7 @@ __all__ = [
     "Member",
     "Packed",
     "Predictor",
+    "Squares",
     "Tables",
     "Trees",
     "Unfolded",

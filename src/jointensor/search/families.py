@@ -20,7 +20,8 @@ from jointensor.predictors.axes import axes_of, longest_axis
 from jointensor.predictors.interpolation import Interpolation, best_interpolation
 from jointensor.predictors.joint import JointPredictor
 from jointensor.predictors.kriged_tables import krige_tables, refit_kriged_tables
-from jointensor.predictors.tables import Mean, Tables
+from jointensor.predictors.roots import Squares, with_roots
+from jointensor.predictors.tables import Mean
 from jointensor.predictors.unfolding import Unfolded, Unfolding
 from jointensor.search.budget import Clock
 from jointensor.search.interruption import StopRequested
@@ -324,25 +325,43 @@ class UnfoldingFamily(ExactFamily):
         """Rows are the fibers of training and validation entries, so that a refit has the same ones."""
         unfolding = Unfolding.of(join(train, valid), longest_axis(train.modes))
         found = super().fit(candidate, unfolding.matrix(train), unfolding.matrix(valid), options)
-        return _unfolded(unfolding, found, fit_bias(train, valid))
+        return Unfolded(unfolding, _on_cpu(found), fit_bias(train, valid))
 
     def refit(self, candidate: Candidate, fits: Sequence[Any], tensor: SparseTensor, options: FitOptions) -> Predictor:
         """The mean of the solutions of all fits with the same rows, each solved on with all entries."""
         unfolding = fits[0].unfolding
         alike = [one.inner for one in fits if np.array_equal(one.unfolding.fibers, unfolding.fibers)]
         found = super().refit(candidate, alike, unfolding.matrix(tensor), options)
-        return _unfolded(unfolding, found, refit_tables(fits[0].fallback, tensor))
+        return Unfolded(unfolding, _on_cpu(found), refit_tables(fits[0].fallback, tensor))
 
     def to_cpu(self, part: Any) -> Predictor:
         """It is there."""
         return part
 
 
-def _unfolded(unfolding: Unfolding, found: Predictor, bias: Tables) -> Unfolded:
-    """With the model of the matrix in the memory of the CPU, where it predicts fast."""
+class RootsFamily(ExactFamily):
+    """Multilinear parts of the roots of the values, solved exactly."""
+
+    def fit(self, candidate: Candidate, train: SparseTensor, valid: SparseTensor, options: FitOptions) -> Predictor:
+        """The ridge and R validate on roots."""
+        found = super().fit(candidate, with_roots(train), with_roots(valid), options)
+        return Squares.of(_on_cpu(found), valid)
+
+    def refit(self, candidate: Candidate, fits: Sequence[Any], tensor: SparseTensor, options: FitOptions) -> Predictor:
+        """The mean of the solutions of all fits, each solved on with all entries."""
+        found = super().refit(candidate, [one.inner for one in fits], with_roots(tensor), options)
+        return Squares(_on_cpu(found), float(np.mean([one.offset for one in fits])))
+
+    def to_cpu(self, part: Any) -> Predictor:
+        """It is there."""
+        return part
+
+
+def _on_cpu(found: Predictor) -> JointPredictor:
+    """An exact fit in the memory of the CPU, where it predicts fast."""
     assert isinstance(found, JointPredictor)  # it is what exact fits are
     found.model.cpu()
-    return Unfolded(unfolding, found, bias)
+    return found
 
 
 FAMILIES: dict[str, Family] = {
@@ -353,6 +372,7 @@ FAMILIES: dict[str, Family] = {
     "kriging": KrigedTablesFamily(),
     "exact": ExactFamily(),
     "unfolding": UnfoldingFamily(),
+    "roots": RootsFamily(),
     "trees": TreesFamily(),
     "gibbs": GibbsFamily(),
     "joint": JointFamily(),

@@ -16,6 +16,7 @@ import torch
 from jointensor.data.modes import Mode
 from jointensor.data.tensor import SparseTensor
 from jointensor.predictors.axes import axes_of, longest_axis
+from jointensor.predictors.roots import has_roots
 from jointensor.predictors.target_encoding import subsets_of
 from jointensor.predictors.unfolding import Unfolding
 from jointensor.search.settings import SETTINGS, SearchSettings
@@ -158,18 +159,20 @@ def _unfolding(tensor: SparseTensor, settings: SearchSettings) -> list[Candidate
 
 
 def _cp(tensor: SparseTensor, settings: SearchSettings) -> list[Candidate]:
-    """With rows of ordered modes that are drawn to their neighbours, and without."""
+    """With rows of ordered modes that are drawn to their neighbours, of the values and of their roots; and without."""
     rank = settings.first_rank
     if _entries_per_parameter(tensor, settings) < settings.min_exact_entries:
         return []
     solutions = settings.solutions if len(tensor) <= settings.max_averaged_entries else settings.solutions // 2
     plain = Candidate("cp", "exact", 2, (rank, 0), options={"solutions": solutions}, stage="core", max_share=0.25)
-    smooth = _smooth(tensor.modes)
-    if not smooth:
-        return [plain]
-    options = {"solutions": min(solutions, settings.smooth_solutions)}
-    linear = f"mean+bias+cp:{rank}{smooth}"
-    return [replace(plain, name="cp+smooth", simplicity=3, linear=linear, options=options), plain]
+    found, smooth = [plain], _smooth(tensor.modes)
+    if smooth:
+        options = {"solutions": min(solutions, settings.smooth_solutions)}
+        linear = f"mean+bias+cp:{rank}{smooth}"
+        found.insert(0, replace(plain, name="cp+smooth", simplicity=3, linear=linear, options=options))
+    if has_roots(tensor.values):
+        found.insert(1, replace(found[0], name="roots", family="roots", simplicity=4))
+    return found
 
 
 def _smooth(modes: Sequence[Mode]) -> str:
