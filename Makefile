@@ -63,8 +63,9 @@ PAPER := benchmarks/results/paper
 results: $(READY) ## every experiment of the paper: records and pages; hours: make results DATA=folder DEVICE=cuda
 	$(BIN)/jointensor reproduce all --data $(DATA) --out $(PAPER) --pages docs/results --device $(DEVICE) --budget 60 --quiet
 
-pages: $(READY) ## the pages of the paper again, from the records that are there
+pages: $(READY) ## the pages of the paper, and the tables of README and results, again from the records that are there
 	$(BIN)/jointensor reproduce all --finished --out $(PAPER) --pages docs/results --quiet
+	$(BIN)/python benchmarks/tables.py
 
 identifiability: $(READY) ## the paper's identifiability experiment, ten planted tensors
 	$(BIN)/jointensor reproduce figure2 --out $(PAPER) --pages docs/results --device $(DEVICE)
