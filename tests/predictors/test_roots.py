@@ -15,7 +15,7 @@ from jointensor.search.families import FAMILIES, FitOptions
 from jointensor.search.portfolio import Candidate, exact_candidates
 from tests.predictors.test_ensemble import NONE, TENSOR, predictor_of
 
-SQUARES = Squares(predictor_of(), 0.25)
+SQUARES = Squares(predictor_of(), 2.0, 0.25)
 CANDIDATE = Candidate("roots", "roots", 4, (2, 0), linear="mean+bias+cp:2")
 
 
@@ -31,14 +31,18 @@ def counts(seed=0):
 def test_a_square_is_that_of_the_prediction_and_never_less_than_the_offset():
     roots = SQUARES.inner.predict(TENSOR.indices)
     assert (roots < 0).any()
-    assert np.allclose(SQUARES.predict(TENSOR.indices), np.where(roots > 0, roots, 0) ** 2 + 0.25)
+    assert np.allclose(SQUARES.predict(TENSOR.indices), 2 * np.where(roots > 0, roots, 0) ** 2 + 0.25)
 
 
-def test_the_offset_is_the_mean_error_of_entries_that_were_left_out():
-    found = Squares.of(predictor_of(), TENSOR)
-    errors = TENSOR.values - found.predict(TENSOR.indices)
-    assert errors.mean() == pytest.approx(0.0, abs=1e-5)
-    assert Squares.of(predictor_of(), NONE).offset == 0.0
+def test_scale_and_offset_are_those_of_the_least_squares_line():
+    inner = predictor_of()
+    squares = Squares(inner).predict(TENSOR.indices)
+    rng = np.random.default_rng(0)
+    values = 1.5 * squares - 0.2 + 0.1 * rng.standard_normal(len(squares))
+    found = Squares.of(inner, TENSOR.with_values(values.astype(np.float32)))
+    assert [found.scale, found.offset] == pytest.approx(np.polyfit(squares, values, 1).tolist(), rel=1e-4)
+    assert Squares.of(inner, TENSOR.with_values((9 * squares).astype(np.float32))).scale == 2.0
+    assert (Squares.of(inner, NONE).scale, Squares.of(inner, NONE).offset) == (1.0, 0.0)
 
 
 def test_roots_are_taken_of_amounts_and_counts_of_different_sizes():
@@ -68,16 +72,16 @@ def test_a_refit_solves_on_with_the_roots_of_all_entries():
     options = FitOptions(device="cpu")
     found = FAMILIES["roots"].fit(CANDIDATE, train, valid, options)
     again = FAMILIES["roots"].refit(CANDIDATE, [found, found], tensor, options)
-    assert again.offset == pytest.approx(found.offset)
-    errors = [np.square(np.sqrt(np.maximum(one.predict(valid.indices) - one.offset, 0)) - np.sqrt(valid.values)).mean()
-              for one in (found, again)]  # fmt: skip
+    assert (again.scale, again.offset) == (found.scale, found.offset)
+    roots = np.sqrt(valid.values)
+    errors = [np.square(one.inner.predict(valid.indices) - roots).mean() for one in (found, again)]
     assert errors[1] < errors[0]
 
 
 def test_new_labels_are_learnt_on_the_scale_of_roots():
     tensor, _ = counts()
     model = JointModel(tensor.shape, (0, 0), linear="mean+bias").eval()
-    found = Squares(JointPredictor(model, fit_bias(with_roots(tensor), with_roots(tensor))), 0.0)
+    found = Squares(JointPredictor(model, fit_bias(with_roots(tensor), with_roots(tensor))))
     modes = (Mode("mode_0", 21), *tensor.modes[1:])
     fresh = SparseTensor([[20, j, k] for j in range(15) for k in range(12)], np.full(180, 400.0), modes)
     grown = found.with_entries(fresh)
@@ -87,12 +91,12 @@ def test_new_labels_are_learnt_on_the_scale_of_roots():
 
 def test_they_are_a_candidate_of_amounts_only():
     tensor, _ = counts()
-    assert [one.name for one in exact_candidates(tensor)] == ["cp", "roots"]
+    assert [one.name for one in exact_candidates(tensor)] == ["cp", "cp, roots"]
     ratings = tensor.with_values(3.0 + np.arange(len(tensor)) % 3)
     assert [one.name for one in exact_candidates(ratings)] == ["cp"]
 
 
 def test_an_offset_that_is_no_number_is_refused(tmp_path):
-    save_predictor(Squares(SQUARES.inner, float("nan")), tmp_path / "w")
+    save_predictor(Squares(SQUARES.inner, 1.0, float("nan")), tmp_path / "w")
     with pytest.raises(RunError, match="offset"):
         load_predictor(tmp_path / "w")

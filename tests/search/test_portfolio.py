@@ -27,6 +27,7 @@ def test_candidates_have_names_of_their_own(shape):
         "exact",
         "unfolding",
         "roots",
+        "unfolded roots",
     }
     assert offered[0] == BIAS
 
@@ -40,6 +41,7 @@ def test_interpolation_is_offered_along_ordered_modes():
         "exact",
         "unfolding",
         "roots",
+        "unfolded roots",
     }
 
 

@@ -339,22 +339,29 @@ class UnfoldingFamily(ExactFamily):
         return part
 
 
-class RootsFamily(ExactFamily):
-    """Multilinear parts of the roots of the values, solved exactly."""
+class RootsFamily(Family):
+    """Candidates of another family, fitted to the roots of the values."""
+
+    def __init__(self, inner: ExactFamily) -> None:
+        self.inner, self.on_cpu, self.refit_cost = inner, inner.on_cpu, inner.refit_cost
 
     def fit(self, candidate: Candidate, train: SparseTensor, valid: SparseTensor, options: FitOptions) -> Predictor:
-        """The ridge and R validate on roots."""
-        found = super().fit(candidate, with_roots(train), with_roots(valid), options)
-        return Squares.of(_on_cpu(found), valid)
+        """What is chosen validates on roots; scale and offset of the squares on values."""
+        found = self.inner.fit(candidate, with_roots(train), with_roots(valid), options)
+        return Squares.of(self.inner.to_cpu(found), valid)
 
     def refit(self, candidate: Candidate, fits: Sequence[Any], tensor: SparseTensor, options: FitOptions) -> Predictor:
-        """The mean of the solutions of all fits, each solved on with all entries."""
-        found = super().refit(candidate, [one.inner for one in fits], with_roots(tensor), options)
-        return Squares(_on_cpu(found), float(np.mean([one.offset for one in fits])))
+        """With the scale and the offset of the first fold."""
+        found = self.inner.refit(candidate, [one.inner for one in fits], with_roots(tensor), options)
+        return replace(fits[0], inner=self.inner.to_cpu(found))
 
-    def to_cpu(self, part: Any) -> Predictor:
-        """It is there."""
-        return part
+    def warmup_key(self, candidate: Candidate) -> tuple[object, ...] | None:
+        """That of the values."""
+        return self.inner.warmup_key(candidate)
+
+    def warmup_candidates(self, candidate: Candidate) -> list[Candidate]:
+        """Those of the values."""
+        return self.inner.warmup_candidates(candidate)
 
 
 def _on_cpu(found: Predictor) -> JointPredictor:
@@ -372,7 +379,8 @@ FAMILIES: dict[str, Family] = {
     "kriging": KrigedTablesFamily(),
     "exact": ExactFamily(),
     "unfolding": UnfoldingFamily(),
-    "roots": RootsFamily(),
+    "roots": RootsFamily(ExactFamily()),
+    "unfolded roots": RootsFamily(UnfoldingFamily()),
     "trees": TreesFamily(),
     "gibbs": GibbsFamily(),
     "joint": JointFamily(),

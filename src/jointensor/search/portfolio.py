@@ -155,7 +155,10 @@ def _unfolding(tensor: SparseTensor, settings: SearchSettings) -> list[Candidate
     if len(tensor) < settings.min_exact_entries * parameters:
         return []
     linear = f"mean+bias+cp:{rank}{_smooth((Mode('fiber', len(unfolding.fibers)), unfolding.along))}"
-    return [Candidate("unfolding", "unfolding", 3, (rank, 0), linear=linear, stage="core", max_share=0.25)]
+    found = Candidate("unfolding", "unfolding", 3, (rank, 0), linear=linear, stage="core", max_share=0.25)
+    if not has_roots(tensor.values):
+        return [found]
+    return [found, replace(found, name="unfolding, roots", family="unfolded roots", simplicity=4)]
 
 
 def _cp(tensor: SparseTensor, settings: SearchSettings) -> list[Candidate]:
@@ -171,7 +174,7 @@ def _cp(tensor: SparseTensor, settings: SearchSettings) -> list[Candidate]:
         linear = f"mean+bias+cp:{rank}{smooth}"
         found.insert(0, replace(plain, name="cp+smooth", simplicity=3, linear=linear, options=options))
     if has_roots(tensor.values):
-        found.insert(1, replace(found[0], name="roots", family="roots", simplicity=4))
+        found.insert(1, replace(found[0], name=f"{found[0].name}, roots", family="roots", simplicity=4))
     return found
 
 
