@@ -71,11 +71,12 @@ def test_the_mean_of_exact_solutions_has_fewer_of_them_where_entries_are_many():
     assert [one.options for one in exact_candidates(tensor, most)] == [{"solutions": 2}]
 
 
-def test_fewer_solutions_are_averaged_where_rows_are_drawn_to_their_neighbours():
+def test_fewer_solutions_are_averaged_where_several_kinds_of_cp_are_mixed():
     tensor, _ = make_joint((12, 12, 24), (1, 0), observed=3000, seed=0)
     timed = tensor.over((*tensor.modes[:2], Mode("hour", 24, order="cyclic")))
     found = {one.name: one.options.get("solutions") for one in exact_candidates(timed)}
-    assert found == {"unfolding": None, "cp+smooth": 2, "cp": 4}
+    assert found == {"unfolding": None, "cp+smooth": 2, "cp": 2}
+    assert [one.options["solutions"] for one in exact_candidates(tensor)] == [4]
 
 
 def test_implicit_feedback_is_tried_by_the_default_fit_of_few_entries_per_label():

@@ -163,17 +163,15 @@ def _unfolding(tensor: SparseTensor, settings: SearchSettings) -> list[Candidate
 
 def _cp(tensor: SparseTensor, settings: SearchSettings) -> list[Candidate]:
     """With rows of ordered modes that are drawn to their neighbours, of the values and of their roots; and without."""
-    rank = settings.first_rank
+    rank, smooth, roots = settings.first_rank, _smooth(tensor.modes), has_roots(tensor.values)
     if _entries_per_parameter(tensor, settings) < settings.min_exact_entries:
         return []
-    solutions = settings.solutions if len(tensor) <= settings.max_averaged_entries else settings.solutions // 2
-    plain = Candidate("cp", "exact", 2, (rank, 0), options={"solutions": solutions}, stage="core", max_share=0.25)
-    found, smooth = [plain], _smooth(tensor.modes)
+    few = smooth or roots or len(tensor) > settings.max_averaged_entries
+    options = {"solutions": settings.few_solutions if few else settings.solutions}
+    found = [Candidate("cp", "exact", 2, (rank, 0), options=options, stage="core", max_share=0.25)]
     if smooth:
-        options = {"solutions": min(solutions, settings.smooth_solutions)}
-        linear = f"mean+bias+cp:{rank}{smooth}"
-        found.insert(0, replace(plain, name="cp+smooth", simplicity=3, linear=linear, options=options))
-    if has_roots(tensor.values):
+        found.insert(0, replace(found[0], name="cp+smooth", simplicity=3, linear=f"mean+bias+cp:{rank}{smooth}"))
+    if roots:
         found.insert(1, replace(found[0], name=f"{found[0].name}, roots", family="roots", simplicity=4))
     return found
 

@@ -99,10 +99,10 @@ class SearchSettings:
     """Components that the multilinear part of a candidate starts with before it grows."""
     solutions: int = 4
     """Exact solutions whose mean a candidate is, at most."""
-    smooth_solutions: int = 2
-    """The same of a candidate whose rows are drawn to their neighbours: in a mixture, four are not better than two."""
+    few_solutions: int = 2
+    """The same where several kinds of CP are mixed, to which more solutions add nothing, and of many entries."""
     max_averaged_entries: int = 2_000_000
-    """Entries up to which so many solutions are averaged; half as many beyond: each takes a minute or more."""
+    """Entries up to which so many solutions are averaged: of more, each takes a minute or more."""
     min_exact_entries: float = 2.0
     """Entries per parameter of these components for them to be tried: with fewer, their rows are not determined."""
     max_unfolded_entries: int = 2_000_000
