@@ -106,7 +106,7 @@ class SearchSettings:
     min_exact_entries: float = 2.0
     """Entries per parameter of these components for them to be tried: with fewer, their rows are not determined."""
     max_unfolded_entries: int = 2_000_000
-    """Entries up to which CP of the unfolded tensor is tried: of 4.4 million it takes two minutes on two cores."""
+    """Entries up to which CP of the unfolded tensor is tried: of more, it takes minutes on two cores."""
     max_sparse_entries: float = 20.0
     """Entries per parameter of these components up to which the default fit tries pairs of modes and trees, and a
     search tries them before CP: on ratings and events they are ahead of it."""
